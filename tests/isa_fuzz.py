@@ -14,6 +14,7 @@ from cnncc.isa.fields import AXES, Field, FieldTerm, Value
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 
 BODY = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end", "core", "route")]
+QUIET = [spec for spec in BODY if spec.name in ("sync", "desc", "step", "unit", "mac")]  # that use no semaphores
 STRANGE = [0, 1, 2, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 
 
@@ -45,6 +46,23 @@ class Garbler:
             else:
                 body.append(self.instance(self.random.choice(BODY)))
         return encode_program([*body, *[instruction("end")] * depth, instruction("halt")])
+
+    def cores(self) -> list[Instruction]:
+        """Up to three cores with regions and routes that are likely to be legal."""
+        r, parts, count = self.random, list[Instruction](), self.random.randint(1, 3)
+        for number in range(count):
+            size = r.choice([0, 1, 1, 2]) if number else r.choice([0, 0, 1])
+            place = {"row0": number if size else 0, "rows": size, "cols": size}
+            parts.append(instruction("core", **place))
+            for _ in range(r.choice([0, 0, 1, 2])):
+                to = {"core": r.randrange(count + r.choice([0, 0, 1])), "to": r.randint(1, 2)}
+                parts.append(instruction("route", semaphore=r.randint(1, 2), **to))
+            over_frames = r.random() < 0.5
+            parts += [instruction("loop", frames=1, count=r.choice([1, 1, 2]))] * over_frames
+            parts += [self.instance(r.choice(BODY if r.random() < 0.1 else QUIET)) for _ in range(r.randint(0, 3))]
+            parts += [instruction("end")] * over_frames
+            parts.append(instruction("halt"))
+        return parts
 
     def instance(self, spec: Spec) -> Instruction:
         """An instruction: as many fields at their defaults as make it likely to do something."""

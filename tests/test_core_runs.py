@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_cases import done, refused
 from core_cases import PAPER, ProgramWriter, chain, macs_of_busiest, reference, with_macro_cycles
+from examples import examples
+from plain_cores import plain_cores
 from test_machine_times import random_program
+from test_races import ORDER
 from trap_cases import CORES_ARCH, DEADLOCKS
+from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.binary.container import Binary, from_bytes, to_bytes
+from cnncc.arch.model import Bus, Cores, Dram, OutputUnits, Sequencer
+from cnncc.binary.container import Binary, from_bytes, save, to_bytes
+from cnncc.binary.modules import disassembly
 from cnncc.binary.run import Machine, inputs_of, outputs_of, run
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import instruction
 from cnncc.machine.cores import core_times
+from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import CoresTimes, simulate_cores
 from cnncc.machine.cores.core_walk import CoreWalk, run_together
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.program import build_tree
+from cnncc.machine.races import races
 from cnncc.machine.stats import stats
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
+from cnncc.weights import WeightStore
 
 SMALL = ((4, 1, 8, 1, 2), (12, 8), (1, 8, 8, 4))
 
@@ -119,6 +134,31 @@ def test_frames_that_are_multiplied_are_counted_as_those_that_are_stepped(
     assert (multiplied.frames.period is not None) == (frames >= 9)
 
 
+@pytest.mark.parametrize("seed", range(examples(6)))
+def test_times_and_causes_are_those_of_plain_clocks(seed: int) -> None:
+    """On random arrays: ports, latencies, queues, halves, cycles of macro-instructions."""
+    r = random.Random(seed)
+    pe = replace(
+        PAPER.pe, start_cycles=r.randint(0, 4), finish_cycles=r.randint(0, 2), weight_halves=r.randint(1, 3),
+        ifmap_halves=r.randint(1, 3), psum_halves=r.randint(1, 3),
+    )  # fmt: skip
+    arch = replace(
+        PAPER, pe=pe, dram=Dram(r.randint(1, 9), r.randint(0, 90)), bus=Bus(r.randint(1, 10), r.randint(0, 5)),
+        commit=OutputUnits(r.randint(1, 3), r.randint(0, 9)), sequencer=Sequencer(r.randint(1, 6), r.random() < 0.8),
+        cores=Cores(8, r.randint(0, 8), 3, r.choice([0, 1, 10, 300])),
+    )  # fmt: skip
+    layers = chain(*SMALL)
+    for layer in layers[1:]:
+        layer.entries = r.randint(3 if layer.kind == "conv" else 1, layer.entries)
+    program = ProgramWriter(layers, arch, r.choice([0, 1, 2])).binary().instructions
+    counted = simulate_cores(cores_of(program, arch, 3), causes=True).cores
+    for core, plain in zip(counted, plain_cores(program, arch, 3), strict=True):
+        cycles = core.cycles
+        seen = {name: getattr(cycles, name) for name in ("total", "load", "commit", "dma")} | {"array": cycles.compute}
+        assert seen == {name: plain.counts.get(("*", name), 0) for name in seen}
+        assert dict(cycles.stall) == {cause: plain.counts.get(("*", cause), 0) for cause in cycles.stall}
+
+
 def test_a_million_frames_take_no_longer() -> None:
     binary, _ = small()
     some, many = (timed(binary, frames) for frames in (100, 60_100))
@@ -200,6 +240,46 @@ def test_a_ring_that_is_too_small_is_a_deadlock(entries: int) -> None:
         run(binary, {"x": images(binary, 2).astype(np.float32)})
 
 
+def test_each_token_too_few_is_a_race() -> None:
+    """All tokens that instructions take, one by one. Without two of them, others still keep the order."""
+    binary, _ = small()
+    program = binary.instructions
+    assert core_races(program, PAPER, 3)[0] == []
+    taking = [at for at, inst in enumerate(program) if inst.values.get("take")]
+    quiet: list[int] = []
+    for at in taking:
+        wrong = [*program]
+        wrong[at] = replace(wrong[at], values={**wrong[at].values, "take": 0})
+        if not core_races(wrong, PAPER, 3)[0]:
+            quiet.append(at)
+    assert len(taking) == 32
+    # The images' and the results' space: the dma core brings a frame only when the results of the one before left.
+    assert [(str(program[at].spec.kind), program[at].number("take")) for at in quiet] == [("dma", 1), ("commit", 3)]
+
+
+def test_a_race_is_refused_by_a_run() -> None:
+    binary, _ = small()
+    text = disassembly(binary)
+    line = next(line for line in text.splitlines() if line.strip().startswith("load") and "take=1" in line)
+    wrong = replace(binary, program=encode_program(assemble(text.replace(line, line.replace(" take=1", "")))))
+    says = r"values depend on chance: instruction \d+ \(load of core 1\) may use GLB word 0 before .* \(CORE-6\)"
+    with pytest.raises(Refusal, match=says):
+        run(wrong, {"x": images(binary, 2).astype(np.float32)})
+
+
+def test_races_of_programs_of_one_core_are_the_same() -> None:
+    """As of `races`, from `core` on."""
+    for takes in ("take=1 take_when=always", ""):
+        text = ORDER.format(between="", takes=f"kind=ifmap {takes}")
+        arch = replace(PAPER, cores=replace(PAPER.cores, most=1))
+        alone, _ = races(assemble(text), arch)
+        one, _ = core_races(assemble(f"core rows=4 cols=4\n{text}"), arch)
+        assert [(each.word, each.is_write, each.late.index + 1) for each in alone] == [
+            (each.word, each.is_write, each.late.index) for each in one
+        ]
+        assert bool(one) == (not takes)
+
+
 def test_too_many_frames() -> None:
     binary, _ = small()
     with pytest.raises(Refusal, match="65536 frames, a run has at most 65535"):
@@ -222,3 +302,48 @@ def test_counters_of_cores_and_of_all_together() -> None:
     weights = sum(array.size for _, array in binary.weights)
     assert counted["words"]["dram_read"] == 4 * sizes[0] + weights and counted["words"]["dram_write"] == 4 * sizes[1]
     assert cores[3]["rows"] == 2 and cores[3]["cols"] == 4 and cores[0]["rows"] == 0
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_frames_in_flight(tmp_path: Path) -> None:
+    """Latency, steady state and stalls of each core; outputs of the first frames of the input."""
+    binary, layers = small()
+    save(binary, tmp_path / "small.cnb")
+    x = images(binary, 12)
+    np.savez(tmp_path / "x.npz", x=x.astype(np.float32))
+    files = ("--input", tmp_path / "x.npz", "--output", tmp_path / "y.npz", "--stats", tmp_path / "s.json")
+    text = done("run", tmp_path / "small.cnb", "--frames", 10, *files).stdout
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["y"], reference(layers, x[:10]))
+    counted, (cycles, frames) = timed(binary, 10, causes=True), timed(binary, 10).frames.period or (0, 0)
+    each = f"{cycles:,} cycles" + (f" for {frames} frames" if frames > 1 else " a frame")
+    fps = f"{50e6 * frames / cycles:,.1f} frames a second at 50 MHz"
+    assert f"10 frame(s) in {counted.cores[0].cycles.total:,} cycles" in text
+    assert f"the first one done after {counted.frames.first:,}" in text and f"steady state {each}: {fps}" in text
+    for number, core in enumerate(counted.cores):
+        assert re.search(rf"^ +{number} .* {core.cycles.total:,} +{core.cycles.compute:,} ", text, re.MULTILINE)
+    written = json.loads((tmp_path / "s.json").read_text())
+    assert written["frames"] == {
+        "count": 10, "first": counted.frames.first, "period": {"cycles": cycles, "frames": frames},
+    }  # fmt: skip
+    assert [core["cycles"]["stall"] for core in written["cores"]] == [dict(core.cycles.stall) for core in counted.cores]
+
+
+def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
+    binary, _ = small()
+    save(binary, file := tmp_path / "small.cnb")
+    (one := tmp_path / "one.cnb").write_bytes(to_bytes(replace(binary, program=encode_program(assemble("halt")))))
+    np.savez(tmp_path / "x.npz", x=images(binary, 2).astype(np.float32))
+    assert "takes image by image, no frames in flight: leave out --frames" in refused("run", one, "--frames", 2)
+    assert "hold 2 image(s), not 3" in refused("run", file, "--frames", 3, "--input", tmp_path / "x.npz")
+    for command in (("messages", file), ("messages", file, "--at", "0")):
+        assert "messages are shown of programs without core" in refused(*command)
+    assert "its metadata has no plan" in refused("estimate", file)
+    assert "core  ; 0000\n" in done("disasm", file).stdout
+
+
+def test_proofs_of_cores_are_refused() -> None:
+    binary, _ = small()
+    with pytest.raises(Refusal, match="proofs are of programs without core"):
+        prove(Claim(binary, ModuleOp([]), WeightStore()), 50)

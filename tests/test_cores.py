@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
+import numpy as np
 import pytest
+from core_cases import PAPER
 from trap_cases import CORES, CORES_ARCH, GIVES_1
 
 from cnncc.arch.model import Arch, Cores, arch_from_table, arch_text, array_title, load_arch, parse_arch, said_keys
-from cnncc.binary.container import Binary, from_bytes, pack, to_bytes
-from cnncc.binary.modules import disassembly
+from cnncc.binary.container import Binary, from_bytes, pack, to_bytes, with_dram_addresses
+from cnncc.binary.modules import binary_to_module, build_binary, disassembly
+from cnncc.binary.run import Machine
+from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
+from cnncc.machine.cores.core_races import core_races
+from cnncc.machine.cores.core_times import simulate_cores
+from cnncc.machine.cores.core_walk import run_together
+from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.cores.rules import check_cores
 
 CHANNEL = f"""
@@ -35,8 +46,8 @@ CHANNEL = f"""
 """  # noqa: E501
 
 
-def binary(text: str, arch: Arch = CORES_ARCH) -> Binary:
-    return Binary(encode_program(assemble(text)), [], [], [], arch)
+def binary(text: str, arch: Arch = CORES_ARCH, tensors: Sequence[Tensor] = ()) -> Binary:
+    return Binary(encode_program(assemble(text)), [], with_dram_addresses(tensors, []), [], arch)
 
 
 @pytest.mark.parametrize(("text", "message"), CORES)
@@ -52,6 +63,21 @@ def test_cores_refusals(text: str, message: str) -> None:
 def test_a_channel_is_accepted() -> None:
     """A route in each direction; the space of the giver is signalled by itself."""
     check_cores(assemble(CHANNEL), CORES_ARCH)
+
+
+def test_the_example_of_the_rules_runs() -> None:
+    """That of docs/machine.md: the last frame's sums stay in the GLB."""
+    page = (Path(__file__).parents[1] / "docs" / "machine.md").read_text()
+    (text,) = re.findall(r"^```\n(core\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    check_cores(program := assemble(text), PAPER)
+    assert core_races(program, PAPER, 5)[0] == []
+    counted = simulate_cores(cores_of(program, PAPER, 5), causes=True).cores
+    assert counted[0].cycles.dma == 5 * 16 and counted[1].cycles.compute == 5 * (3 + 64 + 1)
+    machine = Machine(binary(text, PAPER, [Tensor("x", "dram", 64, (1, 64), "input", scale=1.0)]), 5)
+    x = np.arange(5 * 64).reshape(5, 64) % 7 - 3
+    machine.store(machine.binary.tensors[0], x)
+    run_together(cores := machine.cores())
+    assert cores[0].interpreter.glb.read(np.arange(1024, 1026)).tolist() == [[x[4].sum()] * 2]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +147,12 @@ def test_a_descriptor_that_changes_in_a_loop() -> None:
 
 def test_one_core_may_use_all_banks() -> None:
     check_cores(assemble(f"core rows=1 cols=1\n{READS}\ncommit source=glb\nhalt"), CORES_ARCH)
+
+
+def test_a_program_of_cores_is_the_same_as_ir() -> None:
+    read = from_bytes(to_bytes(binary(CHANNEL)))
+    module, store = binary_to_module(read)
+    assert build_binary(module, store, CORES_ARCH).program.tolist() == read.program.tolist()
 
 
 # -- binaries and arrays ---------------------------------------------------------------------------------------------

@@ -19,17 +19,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, SAMPLES
+from core_cases import PAPER, ProgramWriter, chain
 from examples import FACTOR, SEED, examples
 from isa_fuzz import Garbler
 from test_machine_values import Writer, random_arch, with_pong
 from trap_cases import ADD, ARCH, COMMIT, FAR, FIRST, HOSTILE, LOAD, PONG, SETUP, SOUTH, VALUES
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.binary.container import Binary
 from cnncc.binary.modules import build_binary
+from cnncc.binary.run import Machine
 from cnncc.driver.pipeline import Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble
-from cnncc.isa.codec import Words, decode_program, encode_program
+from cnncc.isa.codec import Words, decode_program, encode_program, has_cores
+from cnncc.machine.cores.core_races import core_races
+from cnncc.machine.cores.core_times import simulate_cores
+from cnncc.machine.cores.core_walk import Pick, run_together
+from cnncc.machine.cores.programs import cores_of
+from cnncc.machine.cores.rules import check_cores
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic
@@ -39,7 +47,7 @@ from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.work_limit import PER_INSTRUCTION
 from cnncc.util.npz import read_npz
 
-MANY_WORDS, MANY_MUTANTS = examples(800), examples(100)
+MANY_WORDS, MANY_MUTANTS, MANY_CORES = examples(800), examples(100), examples(200)
 MEASURED = FACTOR >= 10
 WORK, STEPS = 1 << 24, 1 << 13
 MOST_S, MOST_MB = 1.0, 200.0
@@ -123,6 +131,66 @@ def test_random_program_words() -> None:
     assert outcomes["refused"] > 0.1 * MANY_WORDS
     assert outcomes["runs runs runs"] > 0.03 * MANY_WORDS
     assert sum(count for what, count in outcomes.items() if "traps" in what) > 0.1 * MANY_WORDS
+
+
+def execute_cores(words: Words, arch: Arch, frames: int) -> str:
+    """Decode and check; where that is legal, run in values, times, traffic and races."""
+    try:
+        program = decode_program(words)
+        check_cores(program, arch)
+    except Refusal as refusal:
+        assert "\n" not in str(refusal)
+        return "refused"
+    if not has_cores(program) or any(inst.spec.name == "host" for inst in program):
+        return "one core, or a host without segments, which the loader refuses"
+    binary = Binary(words, [("w", np.arange(64, dtype=np.int8))], [], [], arch)
+
+    def run_values(pick: Pick[None] | None = None) -> list[int]:
+        machine = Machine(binary, frames)
+        walks = machine.cores()
+        walks[0].interpreter.work.limit = WORK
+        run_together(walks, pick)
+        return [
+            int(memory.read(np.flatnonzero(memory._written)).sum())
+            for memory in (walks[0].interpreter.glb, machine.dram)
+        ]
+
+    cores = cores_of(program, arch, frames)
+    try:
+        outcomes = [
+            outcome(run_values),
+            outcome(lambda: simulate_cores(cores, limit_steps=STEPS, causes=True)),
+            outcome(lambda: [count_traffic(core.tree, core.arch) for core in cores]),
+        ]
+        if outcomes[0] == "runs":
+            outcomes.append(outcome(lambda: core_races(program, arch, frames)))
+        turns = random.Random(frames).choice
+        if outcomes[:2] == ["runs", "runs"]:
+            assert simulate_cores(cores, causes=True, pick=turns) == simulate_cores(cores, causes=True)
+            if not core_races(program, arch, frames)[0]:
+                assert run_values(turns) == run_values()
+        return " ".join(outcomes)
+    except Exception as error:
+        error.add_note(disassemble(program))
+        raise
+
+
+def test_random_programs_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random cores, and a chain of layers on six cores with mistakes in its words."""
+    monkeypatch.setattr("cnncc.machine.races.MOST_STEPS", STEPS)
+    outcomes: Counter[str] = Counter()
+    layers = chain((4, 1, 8, 1, 2), (12, 8), (1, 8, 8, 4))
+    legal = ProgramWriter(layers, PAPER).binary().program
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(MANY_CORES):
+            garbler = Garbler(random.Random(f"{SEED} {number}"))
+            words = garbler.mistaken(legal) if number % 8 == 0 else encode_program(garbler.cores())
+            outcomes[execute_cores(words, PAPER, garbler.random.randint(1, 2))] += 1
+    report("programs of cores", outcomes)
+    assert outcomes["refused"] > 0.1 * MANY_CORES
+    assert outcomes["runs runs runs runs"] > 0.1 * MANY_CORES
+    assert sum(count for what, count in outcomes.items() if "traps" in what) > 0.02 * MANY_CORES
 
 
 def by_hand() -> list[tuple[Words, Arch, Callable[[], Memory]]]:

@@ -10,7 +10,21 @@ import numpy as np
 from test_isa_fuzz import small_memory, values
 from test_machine_times import ARCH as OTHER_ARCH
 from test_machine_traps import run
-from trap_cases import ARCH, CORES, CORES_ARCH, DEADLOCKS, OTHERS, PING_PONG, PONG, TIMES, TRAFFIC, VALUES, WORDS
+from trap_cases import (
+    ARCH,
+    BANKS,
+    CORES,
+    CORES_ARCH,
+    DEADLOCKS,
+    OTHERS,
+    OWN,
+    PING_PONG,
+    PONG,
+    TIMES,
+    TRAFFIC,
+    VALUES,
+    WORDS,
+)
 
 import cnncc
 from cnncc.errors import Refusal
@@ -69,6 +83,7 @@ def provoked() -> Iterator[tuple[str, int]]:
     """Where each program by hand ends."""
     yield from (ends(lambda text=text: run(text)) for text, _, _ in VALUES)
     yield from (ends(lambda text=text: run(text, PONG)) for text, _, _ in PING_PONG)
+    yield from (ends(lambda text=text: run(text, BANKS)) for text, _, _ in OWN)
     for case in OTHERS:
         yield ends(lambda case=case: run(case.text, case.arch, list(case.dram), case.images, case.shared))
     for text, _, _ in TIMES:

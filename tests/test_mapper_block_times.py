@@ -102,6 +102,8 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     # 5 + 5 + 4 rows of 3 + 3 + 3 + 3 + 2 columns are 14 x 5 tiles of one row, of 64 channels.
     assert said["macros"] == said["commits"] == 8 * 14 * 5
     assert said["compute"] == 512 * 256 * 196 // 256 + 4 * 8 * 14 * 5
+    # A result a cycle from each of 16 columns; 16 rows add up in each commit.
+    assert said["committing"] == 512 * 196 // 16 + 15 * said["commits"]
 
 
 @pytest.mark.parametrize(
@@ -422,6 +424,9 @@ def test_reloads_of_weights_wait_by_hand() -> None:
     assert bound.waits == 3 * (32 + 1 + 1 + 1 - 2 * (4 + 4))
     rows = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 8, 1, 1, 1, 1))  # two of 4 x 8 + 4 cycles
     assert Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), rows).waits == 0
+    # Two pixels: PEs hold both, and none is queued in front of the next weights.
+    two = LayerShape("mac", Sizes(1, 256, 16, 1, 2, 1, 1), Window((1, 1)), 2, 1, 2)
+    assert Bound(Durations(two, ARCH, residual=False), at).waits == 0
     # PEs hold four pixels of rows of two: two of the last row, two of the one before.
     small = LayerShape("mac", Sizes(1, 256, 16, 4, 2, 1, 1), Window((1, 1)), 2, 4, 2)
     arch = replace(ARCH, pe=replace(ARCH.pe, ifmap_halves=4))
@@ -475,3 +480,17 @@ def test_buffers_become_one_in_their_order() -> None:
                 assert fit == (is_legal and is_slice and fits), (names, words)
                 seen[(float(count), int(of_weights))] += bool(fit)
     assert len(seen) >= 5 and seen[(1.5, 2)] and seen[(1.0, 1)] and seen[(2.0, 2)], seen
+
+
+def test_tiles_that_lanes_do_not_divide() -> None:
+    """Of 7 channels 4 take two steps on two lanes with sums of their own, and 3 take three (LEGAL-6)."""
+    shape = LayerShape("mac", Sizes(1, 7, 1, 4, 4, 3, 3), Window((3, 3)), 2, 6, 6)
+    arch = replace(ARCH, pe=replace(ARCH.pe, lanes=2, lane_sums=True))
+    at = at_point("khw|crsWI", (1, 1, 1, 1), (1, 1, 1), (4, 4, 1, 1, 3, 3))
+    at = replace(at, own_lanes=2)
+    plan = {"k": 7, "h": 4, "w": 4}
+    of_row = (2 + 3) * 4 * 9
+    overhead = 2 * (arch.pe.start_cycles + arch.pe.finish_cycles)
+    assert rules(shape, at, MOVING, arch, **plan)["compute"] == 4 * (of_row + overhead)
+    least, cycles = least_and_cycles(shape, at, MOVING, arch, **plan)
+    assert 4 * (of_row + overhead) < least <= cycles

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cli_cases import SAMPLES, build, done, noise, save
 from onnx import helper
+from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.binary.container import load
@@ -39,6 +40,12 @@ MAPPINGS = (
     f"params@glb > k':4 > weight@glb*2 > h':4 > h''||4@rows > w':4 > c':4 > {BOX}",  # weights in slices
     f"weight@glb > params@glb > k':2 > h':4 > h''||4@rows > w':1 > c':2 > {BOX}",  # slow
 )
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks are compared that differ in what the chain makes of mappings: all are found by searches as short."""
+    search_with(monkeypatch, SHORT_FRONTS)
 
 
 def layer(number: random.Random) -> list[Choice]:

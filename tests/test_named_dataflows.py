@@ -148,7 +148,8 @@ def test_a_pool_has_no_dataflow_of_its_own(tmp_path: Path) -> None:
     assert "layer 'pool1': dataflows are for convolutions and fully connected layers" in refused.stderr
 
 
-def test_by_name_or_by_the_mapper_the_same_is_computed(tmp_path: Path) -> None:
+def test_by_name_or_by_the_mapper_the_same_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search_with(monkeypatch, SHORT)
     (tmp_path / "three.npz").write_bytes(npz_bytes({"input": np.load(DIGITS)["input"][:3]}))
     outputs: list[bytes] = []
     for options in ((), ("--dataflow", "auto"), ("--dataflow", "os", "--dump-dir", tmp_path / "ir")):

@@ -14,6 +14,7 @@ from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
 from cnncc.isa.codec import has_cores
+from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_values import CoreValues
 from cnncc.machine.cores.core_walk import SharedTokens, run_together
 from cnncc.machine.cores.programs import cores_of, has_frames, wiring_of
@@ -26,6 +27,7 @@ from cnncc.util.npz import count_batches, noise
 from cnncc.util.progress import Progress, silent
 from cnncc.weights import Array
 
+RACE_FRAMES = 3  # in which races are looked for: two neighbours and the steady state
 Watch = Callable[[int, Interpreter], None]
 
 
@@ -185,7 +187,21 @@ def run(binary: Binary, inputs: Mapping[str, Array], progress: Progress = silent
     for tensor in inputs_of(binary):
         machine.take(tensor, inputs[tensor.name].astype(tensor.element, copy=False))
     machine.run(progress=progress)
+    refuse_races(binary, min(machine.frames, RACE_FRAMES))
     return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
+
+
+def refuse_races(binary: Binary, frames: int) -> None:
+    """Refuse a program of cores in which two accesses to a word race: its values depend on chance (CORE-6).
+
+    It has run to its end before: the check takes sizes as they are.
+    """
+    if not has_cores(binary.instructions):
+        return
+    races, _ = core_races(binary.instructions, binary.arch, frames)
+    if races:
+        more = f", and {len(races) - 1} more" if len(races) > 1 else ""
+        raise Refusal(f"the cores' values depend on chance: {races[0]} (CORE-6){more}")
 
 
 def _output(machine: Machine, tensor: Tensor) -> Array:

@@ -106,7 +106,8 @@ def cores_text(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:
     count, first, period = frames["count"], frames["first"], frames["period"]
     yield f"  {count} frame(s) in {total:,} cycles" + (f", the first one done after {first:,}" if first else "")
     if period is None:
-        yield "  no steady state within these frames: more --frames may show one" if count > 1 else ""
+        if count > 1:
+            yield "  no steady state within these frames: more --frames may show one"
         return
     each = f"{period['cycles']:,} cycles" + (f" for {period['frames']} frames" if period["frames"] > 1 else " a frame")
     fps = f": {clock_mhz * 1e6 * period['frames'] / period['cycles']:,.1f} frames a second at {clock_mhz} MHz"

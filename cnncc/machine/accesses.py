@@ -13,8 +13,9 @@ from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
 from cnncc.machine.values.addresses import Descriptor, Grid, position
-from cnncc.machine.values.memory import Place
+from cnncc.machine.values.memory import OutOfRange, Place
 from cnncc.machine.values.output_units import OutputUnit, pattern_of, place_of
+from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import even
 from cnncc.machine.values.transfer_addresses import sides
 
@@ -40,10 +41,14 @@ class AccessWalk:
     unit: OutputUnit = field(default_factory=OutputUnit)
 
     def walk(self, nodes: Sequence[Node], first: int = ALL_LOOPS, last: int = ALL_LOOPS) -> Iterator[AccessStep]:
-        """Every instruction that runs, `loop` and `end` apart. Raises HalfFault for a place that is a trap."""
+        """Every instruction that runs, `loop` and `end` apart. Raises Trap for a place that is one."""
         for node in nodes:
             if isinstance(node, Leaf):
-                yield self._step(node, first, last)
+                try:
+                    step = self._step(node, first, last)
+                except (HalfFault, OutOfRange, IndexError) as fault:
+                    raise node.trap(str(fault)) from fault
+                yield step
                 continue
             bit = 1 << node.register
             for i in range(node.count):

@@ -32,15 +32,14 @@ from cnncc.machine.accesses import AccessStep, AccessWalk
 from cnncc.machine.program import Leaf, build_tree
 from cnncc.machine.times.loop_texts import waits_for
 from cnncc.machine.times.tasks import ENGINES, HALVES, QUEUES, EngineToken, queue_name, task_of
-from cnncc.machine.values.memory import OutOfRange, Place, fill
+from cnncc.machine.values.memory import OutOfRange, Place, ends, fill
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
 
 MOST_RACES = 5  # to be listed
 MOST_STEPS = 1 << 24  # instructions, as often as they run (PROG-6)
 
-Known = tuple[int, ...]  # by engine: how many of its instructions are done
-NOTHING: Known = (0,) * len(ENGINES)
+Known = tuple[int, ...]  # by engine of all cores: how many of its instructions are done
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,12 @@ class Race:
     late: Leaf
     word: int
     is_write: bool
+    cores: tuple[int, int] | None = None  # of both, in a program of cores
 
     def __str__(self) -> str:
         early, late = self.early.instruction.spec.engine, self.late.instruction.spec.engine
+        if self.cores is not None:
+            early, late = f"{early} of core {self.cores[0]}", f"{late} of core {self.cores[1]}"
         verb = "written" if self.is_write else "read"
         return (
             f"instruction {self.late.index} ({late}) may use GLB word {self.word} "
@@ -65,19 +67,21 @@ def _joined(one: Known, other: Known) -> Known:
     return one if one == other else tuple(map(max, one, other))
 
 
-class _Order:
-    """What the sequencer and the engines know."""
+class TokenOrder:
+    """What the sequencer and the engines of a core know. base: the number of its first engine among all."""
 
-    def __init__(self, arch: Arch) -> None:
-        self.sequencer, self.overlap = NOTHING, arch.sequencer.overlap
+    def __init__(self, arch: Arch, cores: int = 1, number: int = 0) -> None:
+        nothing: Known = tuple([0] * (cores * len(ENGINES)))
+        self.base = number * len(ENGINES)
+        self.sequencer, self.overlap = nothing, arch.sequencer.overlap
         self.issued = [0] * len(ENGINES)
-        self.started = [NOTHING] * len(ENGINES)  # by engine: what its last instruction knew
+        self.started: list[Known] = [nothing] * len(ENGINES)  # by engine: what its last instruction knew
         self.queued = [deque[Known](maxlen=arch.sequencer.queue_depth) for _ in ENGINES]
         self.tokens = [deque[tuple[Known, int]]() for _ in range(QUEUES)]
         for queue, halves in zip(
             (0, 2, 4), (arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves), strict=True
         ):
-            self.tokens[queue].append((NOTHING, halves))
+            self.tokens[queue].append((nothing, halves))
 
     def wait(self, engines: Sequence[int]) -> None:
         """The sequencer waits until engines are idle (PROG-4)."""
@@ -110,7 +114,8 @@ class _Order:
 
     def _with(self, known: Known, engine: int) -> Known:
         """What is known once all instructions of an engine so far are done."""
-        return (*known[:engine], self.issued[engine], *known[engine + 1 :])
+        at = self.base + engine
+        return (*known[:at], self.issued[engine], *known[at + 1 :])
 
     def _take(self, queue: int) -> Known:
         tokens = self.tokens[queue]
@@ -122,17 +127,22 @@ class _Order:
         return known
 
 
-class _Words:
+class LastUses:
     """By engine and word of the GLB: the number of the engine's last instruction that wrote it, that read it."""
 
-    def __init__(self, arch: Arch) -> None:
-        self.leaves: list[list[Leaf]] = [[] for _ in ENGINES]
-        shape = (len(ENGINES), arch.glb.words)
+    def __init__(self, arch: Arch, cores: int = 1) -> None:
+        self.cores = cores
+        self.leaves: list[list[Leaf]] = [[] for _ in range(cores * len(ENGINES))]
+        shape = (len(self.leaves), arch.glb.words)
         self.written, self.read = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
 
     def races(self, step: AccessStep, engine: int, known: Known) -> Iterator[Race]:
-        """The races of an instruction with earlier ones of other engines."""
-        for other in range(len(ENGINES)):
+        """The races of an instruction with earlier ones of other engines. Raises OutOfRange."""
+        for place in (*step.reads, *step.writes):
+            low, high = ends(place) if place.size else (0, 0)
+            if low < 0 or high >= self.read.shape[1]:
+                raise OutOfRange(f"glb address {low if low < 0 else high} is not one of {self.read.shape[1]} words")
+        for other in range(len(self.leaves)):
             if other == engine or known[other] == len(self.leaves[other]):
                 continue
             for places, last, is_write in (
@@ -142,7 +152,8 @@ class _Words:
                 for place in places:
                     if (race := self._race(place, last, known[other])) is not None:
                         word, number = race
-                        yield Race(self.leaves[other][number - 1], step.leaf, word, is_write)
+                        cores = (other // len(ENGINES), engine // len(ENGINES)) if self.cores > 1 else None
+                        yield Race(self.leaves[other][number - 1], step.leaf, word, is_write, cores)
 
     def _race(self, place: Place, last: np.ndarray, known: int) -> tuple[int, int] | None:
         """The first word of a place whose last access is not known, and the number of that access."""
@@ -169,22 +180,44 @@ def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], 
 
     Raises: Trap, for a token that never comes, an address that is none, or too many instructions.
     """
-    order, words, by_pair, steps = _Order(arch), _Words(arch), dict[tuple[int, int], Race](), 0
+    order, check = TokenOrder(arch), RaceCheck(LastUses(arch))
     for step in AccessWalk(arch).walk(build_tree(instructions)):
-        steps += 1
-        if steps > MOST_STEPS:
+        check.add(step, order)
+        if check.is_enough:
+            break
+    return check.races, check.steps
+
+
+class RaceCheck:
+    """The races seen so far, a pair of instructions once, and the number of instructions that ran."""
+
+    def __init__(self, words: LastUses) -> None:
+        self.words, self.steps = words, 0
+        self._by_pair: dict[tuple[int, int], Race] = {}
+
+    @property
+    def races(self) -> list[Race]:
+        """In the order in which they were seen."""
+        return list(self._by_pair.values())
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether more races need not be listed."""
+        return len(self._by_pair) >= MOST_RACES
+
+    def add(self, step: AccessStep, order: TokenOrder) -> None:
+        """Let an instruction run. Raises Trap."""
+        self.steps += 1
+        if self.steps > MOST_STEPS:
             raise step.leaf.trap(f"the race check's limit of {MOST_STEPS} instructions is exceeded")
         try:
-            for race in _checked(step, order, words):
-                by_pair.setdefault((race.early.index, race.late.index), race)
+            for race in _checked(step, order, self.words):
+                self._by_pair.setdefault((race.early.index, race.late.index), race)
         except (HalfFault, OutOfRange, IndexError) as fault:
             raise step.leaf.trap(str(fault)) from fault
-        if len(by_pair) >= MOST_RACES:
-            break
-    return list(by_pair.values()), steps
 
 
-def _checked(step: AccessStep, order: _Order, words: _Words) -> Iterator[Race]:
+def _checked(step: AccessStep, order: TokenOrder, words: LastUses) -> Iterator[Race]:
     inst = step.leaf.instruction
     match kind := inst.spec.kind:
         case Kind.SYNC:
@@ -200,8 +233,8 @@ def _checked(step: AccessStep, order: _Order, words: _Words) -> Iterator[Race]:
         case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
             task = task_of(inst)
             known = order.start(task.engine, [token for token in task.takes if not token.mask & ~step.first])
-            yield from words.races(step, task.engine, known)
-            words.note(step, task.engine)
+            yield from words.races(step, order.base + task.engine, known)
+            words.note(step, order.base + task.engine)
             order.give(task.engine, [token for token in task.gives if not token.mask & ~step.last])
         case _:
             assert_never(kind)

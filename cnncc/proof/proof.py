@@ -79,9 +79,9 @@ def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof
 
     Raises: Refusal, for networks and errors that residues cannot prove.
     """
-    binary, weights = claim.binary, WeightWords(claim)
-    if has_cores(binary.instructions):
+    if has_cores(claim.binary.instructions):
         raise Refusal("proofs are of programs without core: frames in flight have no proof yet")
+    binary, weights = claim.binary, WeightWords(claim)
     if unlike := [*interface_differences(claim)]:
         return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
     proof = Proof([*weights.differences()], sum(array.size for _, array in binary.weights))

@@ -67,10 +67,13 @@ class SharedTokens(Generic[T]):
 class CoreWalk(ABC, Generic[T]):
     """One core's way through its program. `go_on` leads to the next instruction that uses shared tokens.
 
-    - index: of each loop that is walked through iteration by iteration
-    - first, last: masks of the loop registers in their first, last iteration
-    - at: the instruction that is next, `wanted` the semaphores that it takes from
-    - frames: the loop over frames in which the core is; at_frame: whether its next iteration is about to begin
+    Attributes:
+        index        of each loop that is walked through, by register
+        first, last  masks of the loop registers in their first, last iteration
+        at           the instruction that is next
+        wanted       the semaphores that it takes from
+        frames       the loop over frames in which the core is
+        at_frame     whether an iteration over frames is about to begin
     """
 
     def __init__(self, core: Core, tokens: SharedTokens[T]) -> None:
@@ -187,7 +190,7 @@ Pick = Callable[[Sequence[CoreWalk[T]]], CoreWalk[T]]
 
 
 def run_together(walks: Sequence[CoreWalk[T]], pick: Pick[T] | None = None) -> None:
-    """Let all cores run to their ends. pick: which of those that can go on does so; by default the first one.
+    """Let all cores run to their ends. pick: chooses the next one of those that can go on, by default the first.
 
     Raises: Trap, of the first waiting core, if no core can go on. It names all of them.
     """
