@@ -29,7 +29,6 @@ def command(binary: Path, inputs: Path | None, output: Path | None, frames: int 
 
     \b
     cnncc run lenet.cnb --input images.npz --output logits.npz --stats counters.json
-    cnncc run cores.cnb --frames 32                       a program of several cores
     """
     from cnncc.binary.container import load
     from cnncc.binary.counters import program_stats
