@@ -16,7 +16,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import numpy as np
 import pytest
 from examples import tell_hypothesis
-from searches import SHORT, search_with
+from searches import FEWEST, SHORT, search_with
 
 from cnncc.binary import modules
 from cnncc.isa.assembly import assemble, disassemble
@@ -81,17 +81,23 @@ def every_binary_assembles_again() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def short_searches() -> Iterator[None]:
-    """For values, which are right under any mapping: searches that run few of the candidates they find.
+    """For values, which are right under any mapping: searches that run the first candidate they find.
 
     They take less time than a file on disk. Inputs and results that fit are resident: test_predict.py streams them.
     """
     with pytest.MonkeyPatch.context() as patch:
-        search_with(patch, SHORT)
+        search_with(patch, FEWEST)
         patch.setattr(residency, "END_PART", 0)
         patch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
         patch.setattr(disk_cache, "folder", lambda: None)
         patch.setattr(os, "cpu_count", lambda: 1)  # processes of `explore` would search as usual
         yield
+
+
+@pytest.fixture
+def longer_searches(short_searches: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short searches that look at more candidates: for what is said of a GLB in which few have room."""
+    search_with(monkeypatch, SHORT)
 
 
 @pytest.fixture

@@ -274,6 +274,7 @@ def two_convolutions(folder: Path) -> Path:
     return save(build(nodes, {"x": (1, 8, 16, 16)}, ["y"], arrays), folder / "net.onnx")
 
 
+@pytest.mark.usefixtures("longer_searches")
 def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None:
     """16 x 16x16 outputs fill 8 x 8 PEs; what is staged in a small GLB does not."""
     path = two_convolutions(tmp_path)

@@ -174,6 +174,7 @@ def test_cli_array_file_of_any_name(folder: Path) -> None:
 SMALL = (("glb.words", 20, 57),)
 
 
+@pytest.mark.usefixtures("longer_searches")
 @pytest.mark.parametrize(("resource", "size", "least"), SMALL)
 def test_cli_array_too_small(resource: str, size: int, least: int, folder: Path) -> None:
     """The message names the resource, its size and the smallest that would do; that one does, one word less not."""

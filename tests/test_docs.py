@@ -34,8 +34,9 @@ FENCED = re.compile(r"^```(\S*)[ ]*(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("make ", "pip ")
 REPLACED = {"make demo": "python samples/demo.py"}
 ANY_MAPPING = re.compile(
-    r"python samples/(accuracy|reproduce/fusion).py"
-    r"|cnncc (compile demo/resnet20.onnx |explore |estimate .* --front$)"
+    r"python samples/(accuracy|dataflows|reproduce/fusion).py"
+    r"|cnncc (compile demo/resnet20.onnx |compile .* --schedule blocks.toml |explore |estimate .* --front$)"
+    r"|cnncc check .* --arch small.toml"
 )
 
 
@@ -61,7 +62,7 @@ def script(document: list[Block]) -> str:
         elif block.path:
             lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
         elif block.language == "sh":
-            commands = [REPLACED.get(line, line) for line in block.text.splitlines()]
+            commands = [REPLACED.get(line, line) for line in block.text.replace("\\\n", "").splitlines()]
             lines += [f"{SHORT_SEARCHES}=1 {line}" if ANY_MAPPING.match(line) else line for line in commands]
     return "\n".join(line for line in lines if not line.startswith(NOT_RUN)) + "\n"
 

@@ -430,6 +430,7 @@ def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("resident_ends")
+@pytest.mark.usefixtures("longer_searches")
 def test_a_schedule_file_says_what_moves(tmp_path: Path) -> None:
     """`c` reads in two buffers what would lie in the GLB else: the layer that computes it brings it to DRAM."""
     arch, schedule, binary = array_file(tmp_path, "4x4", glb_words=9000), tmp_path / "map.toml", tmp_path / "net.cnb"

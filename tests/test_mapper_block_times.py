@@ -480,3 +480,17 @@ def test_buffers_become_one_in_their_order() -> None:
                 assert fit == (is_legal and is_slice and fits), (names, words)
                 seen[(float(count), int(of_weights))] += bool(fit)
     assert len(seen) >= 5 and seen[(1.5, 2)] and seen[(1.0, 1)] and seen[(2.0, 2)], seen
+
+
+def test_tiles_that_lanes_do_not_divide() -> None:
+    """Of 7 channels 4 take two steps on two lanes with sums of their own, and 3 take three (LEGAL-6)."""
+    shape = LayerShape("mac", Sizes(1, 7, 1, 4, 4, 3, 3), Window((3, 3)), 2, 6, 6)
+    arch = replace(ARCH, pe=replace(ARCH.pe, lanes=2, lane_sums=True))
+    at = at_point("khw|crsWI", (1, 1, 1, 1), (1, 1, 1), (4, 4, 1, 1, 3, 3))
+    at = replace(at, own_lanes=2)
+    plan = {"k": 7, "h": 4, "w": 4}
+    of_row = (2 + 3) * 4 * 9
+    overhead = 2 * (arch.pe.start_cycles + arch.pe.finish_cycles)
+    assert rules(shape, at, MOVING, arch, **plan)["compute"] == 4 * (of_row + overhead)
+    least, cycles = least_and_cycles(shape, at, MOVING, arch, **plan)
+    assert 4 * (of_row + overhead) < least <= cycles

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,14 @@ def test_reuse_sees_no_program() -> None:
         assert not re.search(r"(from|import) (cnncc\.(machine|isa|eval)|xdsl)", path.read_text()), path
 
 
+@cache
+def before_mapping(model: str) -> Compilation:
+    """A sample network whose layers have no mappings yet; it is cloned."""
+    compilation = start_compilation(SAMPLES / "models" / f"{model}.onnx", CompileOptions("spatial-8x8", batch=1))
+    compilation.run_before(ASSIGN)
+    return compilation
+
+
 @pytest.mark.parametrize(
     ("name", "stationary"),
     [
@@ -304,13 +313,12 @@ def test_reuse_sees_no_program() -> None:
 @pytest.mark.parametrize("model", ["lenet", "resnet20"])
 def test_reuse_derives_the_name_of_a_dataflow(name: str, stationary: str, model: str, tmp_path: Path) -> None:
     """Of every convolution that is compiled under its text; and the words are the interpreter's, of all layers."""
-    path, arch = SAMPLES / "models" / f"{model}.onnx", load_arch("spatial-8x8")
-    unnamed = start_compilation(path, CompileOptions(arch.name, batch=1, dataflow="nlr"))
-    unnamed.run("nest")
-    layers = [op for op in unnamed.module.walk() if isinstance(op, LayerOp) and op.kind.data == "mac"]
+    before, arch = before_mapping(model), load_arch("spatial-8x8")
+    layers = [op for op in before.module.walk() if isinstance(op, LayerOp) and op.kind.data == "mac"]
     texts = (f'["{label_of(op)}"]\nmapping = "{textbook(name, layer_shape(op), arch).mapping}"' for op in layers)
     (tmp_path / "texts.toml").write_text("\n".join(texts))
-    compilation = start_compilation(path, CompileOptions(arch.name, batch=1, schedule=tmp_path / "texts.toml"))
+    settings = replace(before.settings, schedule=str(tmp_path / "texts.toml"))
+    compilation = Compilation(before.ctx, before.module.clone(), settings)
     compilation.run("nest")
     names = {
         label_of(op): name_of(layer_shape(op), mapping_of(op))

@@ -17,7 +17,7 @@ from typing import Any
 import cnncc
 from cnncc.arch.model import Arch, arch_text, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, Settings, operand_bits
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.sources import CompileOptions, groups_setting, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
@@ -32,6 +32,7 @@ Widths = tuple[int, int]  # operand_bits, psum_bits: quantisation depends on no 
 
 def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict[str, Any]:
     """The first line of the file: all inputs that results depend on. Raises Refusal for a file that cannot be read."""
+    groups = groups_setting(options.groups, str(options.schedule) if options.schedule else None)
     return {
         "explore": FORMAT,
         "compiler": f"cnncc {cnncc.__version__}",
@@ -44,7 +45,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "schedule_sha256": _digest(options.schedule),
             "dataflow": options.dataflow or AUTO,
             "slack": SLACK if options.slack is None else options.slack,
-            "groups": options.groups if options.groups in (None, AUTO, NONE) else _digest(Path(options.groups)),
+            "groups": groups if groups in (AUTO, NONE) else _digest(Path(groups)),
         },
         "arch": said_keys(base),
         "vary": {key: list(values) for key, values in vary.items()},

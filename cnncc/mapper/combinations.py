@@ -71,9 +71,9 @@ class _Bounds:
     ) -> None:
         self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
         each = (numbers.rows, row), (numbers.cols, col), (numbers.boxes, box)
-        self.rows, self.cols, boxes = (np.moveaxis(listed[at], -1, 0) for listed, at in each)
+        self.rows, self.cols, boxes = (listed.T.take(at, axis=1) for listed, at in each)
         self.p, self.z, self.zh, q, taps, cols, self.lanes, self.own_lanes = boxes
-        self.words, self.fits = numbers.words[box], numbers.fits[box].T
+        self.words, self.fits = numbers.words.take(box), numbers.fits.T.take(box, axis=1)
         (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
         self.groups = _groups(self.shape)
         self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)

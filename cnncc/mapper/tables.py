@@ -51,7 +51,7 @@ class Table(NamedTuple):
     def of(self, rows: Counts | int, cols: Counts | int, box: Counts) -> LoopTable:
         """Those of PEs and boxes, which are broadcast. box: numbers of indices in the box."""
         _, many, boxes = self.trips.shape
-        at = (rows * many + cols) * boxes + self.column[box]
+        at = (rows * many + cols) * boxes + self.column.take(box)
         return LoopTable(self.trips.take(at), self.held.take(at))
 
 

@@ -63,12 +63,11 @@ def tiles_of(shape: LayerShape, at: Point) -> Tiles:
 
 def tiles_in_time(everything: Numbers, indices: Counts) -> Counts:
     """Of combinations: indices of k h w c that PEs and box take at a time. Shape (combinations, 4)."""
-    sizes, (row, col, box) = everything.shape.sizes, indices.T
-    rows, cols, boxes = everything.rows[row], everything.cols[col], everything.boxes[box]
-    tiles = [
-        np.minimum(rows[:, 0] * cols[:, 0] * boxes[:, 0], everything.shape.tiled_together),
-        np.minimum(rows[:, 1] * cols[:, 1] * boxes[:, 2], sizes.h),
-        np.minimum(cols[:, 2] * boxes[:, 1], sizes.w),
-        np.minimum(rows[:, 2] * boxes[:, 3], sizes.c),
-    ]
-    return np.column_stack(tiles)
+    sizes, (row, col, box) = everything.shape.sizes, np.ascontiguousarray(indices.T)
+    (rk, rh, rc, _), (ck, ch, cw), (p, z, zh, q, *_) = everything.rows.T, everything.cols.T, everything.boxes.T
+    tiles = np.empty((len(row), 4), np.int64)
+    np.minimum(rk.take(row) * ck.take(col) * p.take(box), everything.shape.tiled_together, out=tiles[:, 0])
+    np.minimum(rh.take(row) * ch.take(col) * zh.take(box), sizes.h, out=tiles[:, 1])
+    np.minimum(cw.take(col) * z.take(box), sizes.w, out=tiles[:, 2])
+    np.minimum(rc.take(row) * q.take(box), sizes.c, out=tiles[:, 3])
+    return tiles

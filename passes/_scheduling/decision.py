@@ -258,7 +258,8 @@ def _settle(network: Network, mapped: _Mapped, choice: GroupChoice, candidates: 
     known = min(mapped.fewest, choice.fewest_cycles(fastest))
     chain = _best_chain(network, mapped.tried, candidates, choice.groups, known)
     others = {layer: mapping or choice.beside.mappings[layer] for layer, mapping in chain.mappings.items()}
-    choice.settle([(choice.chosen, others), (choice.fastest, fastest)], min(known, chain.fewest))
+    networks = [(choice.chosen, others), (choice.fastest, fastest)]
+    choice.settle([each for each in networks if each[0]], min(known, chain.fewest))
 
 
 class _Chain(NamedTuple):
