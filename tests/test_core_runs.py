@@ -36,6 +36,7 @@ from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.program import build_tree
 from cnncc.machine.races import races
 from cnncc.machine.stats import stats
+from cnncc.machine.times.tasks import ENGINES
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
 from cnncc.proof.claim import Claim
@@ -134,6 +135,47 @@ def test_frames_that_are_multiplied_are_counted_as_those_that_are_stepped(
     assert (multiplied.frames.period is not None) == (frames >= 9)
 
 
+LAST_FRAME = """
+    core
+    route semaphore=1 core=1 to=2
+    signal semaphore=3 count=1
+    desc id=0 frames=1 width=64 pitch=64
+    step id=0 by=y*1
+    desc id=1 base=2048
+    loop frames=1
+      dma words=64 dram=0 glb=1 take=3 take_when=always give=1 give_when=always
+    end
+    dma direction=out words=1 dram=2 glb=3 take=4 take_when=always
+    halt
+    core rows=1 cols=1
+    route semaphore=4 core=0 to=3
+    route semaphore=5 core=0 to=4
+    loop frames=1
+      load kind=ifmap extent3=64 term3=lin*1 open=always close=always take=2 take_when=always give=4 give_when=always
+      mac op=add taps=64 ifmap_j=1 take_ifmap=always give_ifmap=always clear=0 send=0
+    end
+    commit give=5 give_when=always
+    loop frames=1
+      load kind=ifmap extent3=64 term3=lin*1 open=always close=always
+      mac op=add taps=64 ifmap_j=1 take_ifmap=always give_ifmap=always clear=0 send=0
+    end
+    commit
+    halt
+"""
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 6, 7, 20])
+def test_conditions_on_the_first_and_last_frame(frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Psums of all frames are added up: cleared in the first one, sent in the last one."""
+    cores = cores_of(assemble(LAST_FRAME), PAPER, frames)
+    multiplied = simulate_cores(cores, causes=True)
+    monkeypatch.setattr(core_times, "_skip", lambda *_: None)
+    assert multiplied == simulate_cores(cores, causes=True)
+    plain = plain_cores(assemble(LAST_FRAME), PAPER, frames)
+    assert [core.cycles.total for core in multiplied.cores] == [core.now for core in plain]
+    assert multiplied.cores[1].cycles.stall["channel_in"] == plain[1].counts["*", "channel_in"]
+
+
 @pytest.mark.parametrize("seed", range(examples(6)))
 def test_times_and_causes_are_those_of_plain_clocks(seed: int) -> None:
     """On random arrays: ports, latencies, queues, halves, cycles of macro-instructions."""
@@ -150,9 +192,17 @@ def test_times_and_causes_are_those_of_plain_clocks(seed: int) -> None:
     layers = chain(*SMALL)
     for layer in layers[1:]:
         layer.entries = r.randint(3 if layer.kind == "conv" else 1, layer.entries)
-    program = ProgramWriter(layers, arch, r.choice([0, 1, 2])).binary().instructions
-    counted = simulate_cores(cores_of(program, arch, 3), causes=True).cores
-    for core, plain in zip(counted, plain_cores(program, arch, 3), strict=True):
+    text = ProgramWriter(layers, arch, r.choice([0, 1, 2])).text()
+    # Waits, and loops without tokens, whose effects are summed up.
+    before = {
+        "end": "sync load=1 array=1 commit=1",
+        "load": "loop count=3\ndesc id=9\nend",
+        "mac": "loop count=2\nsync\nend",
+    }
+    lines = [(before.get(line.split()[0], "") if r.random() < 0.2 else "", line) for line in text.splitlines()]
+    program = assemble("\n".join(f"{extra}\n{line}" for extra, line in lines))
+    counted = simulate_cores(cores_of(program, arch, 6), causes=True).cores
+    for core, plain in zip(counted, plain_cores(program, arch, 6), strict=True):
         cycles = core.cycles
         seen = {name: getattr(cycles, name) for name in ("total", "load", "commit", "dma")} | {"array": cycles.compute}
         assert seen == {name: plain.counts.get(("*", name), 0) for name in seen}
@@ -330,6 +380,28 @@ def test_run_prints_frames_in_flight(tmp_path: Path) -> None:
     assert [core["cycles"]["stall"] for core in written["cores"]] == [dict(core.cycles.stall) for core in counted.cores]
 
 
+def test_a_timeline_is_what_the_counters_count(tmp_path: Path) -> None:
+    """The instructions of an engine come one after the other, and are busy for as long as is counted."""
+    binary, _ = small()
+    save(binary, tmp_path / "small.cnb")
+    done("run", tmp_path / "small.cnb", "--frames", 9, "--timeline", tmp_path / "t.json")
+    trace = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    threads = {(each["pid"], each["tid"]): each["args"]["name"] for each in trace if each["name"] == "thread_name"}
+    busy = dict.fromkeys(threads, 0)
+    end = dict.fromkeys(threads, 0)
+    for each in trace:
+        if each["ph"] == "X":
+            thread = each["pid"], each["tid"]
+            assert each["ts"] >= end[thread]
+            busy[thread], end[thread] = busy[thread] + each["dur"], each["ts"] + each["dur"]
+            assert binary.instructions[each["args"]["instruction"]].spec.name == each["name"]
+    counted = timed(binary, 9).cores
+    for (core, _), engine in threads.items():
+        cycles = counted[core].cycles
+        assert busy[core, ENGINES.index(engine)] == (cycles.compute if engine == "array" else getattr(cycles, engine))
+    assert max(end.values()) <= max(core.cycles.total for core in counted)
+
+
 def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
     binary, _ = small()
     save(binary, file := tmp_path / "small.cnb")
@@ -337,6 +409,7 @@ def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=images(binary, 2).astype(np.float32))
     assert "takes image by image, no frames in flight: leave out --frames" in refused("run", one, "--frames", 2)
     assert "hold 2 image(s), not 3" in refused("run", file, "--frames", 3, "--input", tmp_path / "x.npz")
+    assert "a timeline is of programs of cores" in refused("run", one, "--timeline", tmp_path / "t.json")
     for command in (("messages", file), ("messages", file, "--at", "0")):
         assert "messages are shown of programs without core" in refused(*command)
     assert "its metadata has no plan" in refused("estimate", file)

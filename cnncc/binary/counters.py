@@ -6,7 +6,12 @@ from typing import Any
 
 from cnncc.binary.container import Binary
 from cnncc.binary.modules import layers
+from cnncc.errors import Refusal
+from cnncc.isa.codec import has_cores
+from cnncc.machine.cores.core_times import EngineRun, simulate_cores
+from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.stats import stats
+from cnncc.machine.times.tasks import ENGINES
 from cnncc.model.energy import with_energy
 
 
@@ -21,3 +26,30 @@ def program_stats(binary: Binary, causes: bool = True, frames: int = 1) -> dict[
         binary.instructions, binary.arch, named, causes=causes, constant_words=constant_words, frames=frames
     )
     return with_energy(counters, binary.arch.energy)
+
+
+def program_timeline(binary: Binary, frames: int) -> dict[str, Any]:
+    """Each instruction of each engine of a program of cores, in the format of trace viewers; a microsecond is a cycle.
+
+    Raises: Refusal, for a program without cores.
+    """
+    if not has_cores(binary.instructions):
+        raise Refusal("a timeline is of programs of cores, which begin with core")
+    runs = list[EngineRun]()
+    cores = cores_of(binary.instructions, binary.arch, frames)
+    simulate_cores(cores, timeline=runs)
+    names = [{"name": "process_name", "ph": "M", "pid": c.number, "args": {"name": f"core {c.number}"}} for c in cores]
+    for core in cores:
+        engines = [
+            (tid, engine) for tid, engine in enumerate(ENGINES) if any((core.number, engine) == r[:2] for r in runs)
+        ]
+        thread = {"name": "thread_name", "ph": "M", "pid": core.number}
+        names += [{**thread, "tid": tid, "args": {"name": engine}} for tid, engine in engines]
+    events = [
+        {
+            "name": run.kind, "ph": "X", "pid": run.core, "tid": ENGINES.index(run.engine),
+            "ts": run.start, "dur": run.end - run.start, "args": {"instruction": run.instruction},
+        }
+        for run in runs
+    ]  # fmt: skip
+    return {"traceEvents": [*names, *events]}

@@ -23,23 +23,32 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 @click.option(
     "--frames", type=click.IntRange(1, 65535), metavar="N", help="Of a program over frames: N images in flight."
 )
+@click.option(
+    "--timeline", type=FILE, help="Of a program of cores: write when each engine works there, as a JSON trace."
+)
 @click.option("--stats", type=FILE, help="Write all counters there, as JSON.")
-def command(binary: Path, inputs: Path | None, output: Path | None, frames: int | None, stats: Path | None) -> None:
+def command(
+    binary: Path,
+    inputs: Path | None,
+    output: Path | None,
+    frames: int | None,
+    timeline: Path | None,
+    stats: Path | None,
+) -> None:
     """Run BINARY.cnb from its instructions alone, counting cycles and words.
 
     \b
     cnncc run lenet.cnb --input images.npz --output logits.npz --stats counters.json
-    cnncc run cores.cnb --frames 32                       a program of several cores
     """
     from cnncc.binary.container import load
-    from cnncc.binary.counters import program_stats
+    from cnncc.binary.counters import program_stats, program_timeline
     from cnncc.binary.run import count_images, first_images, inputs_of, random_inputs, run
     from cnncc.machine.cores.programs import has_frames
     from cnncc.util.files import check_writable, write_atomically
     from cnncc.util.npz import npz_bytes, read_npz
 
     gc.freeze()  # the modules just imported: going through them again and again took a fifth of the run (2026-11)
-    check_writable(output, stats)
+    check_writable(output, stats, timeline)
     loaded = load(binary)
     names = [tensor.name for tensor in inputs_of(loaded)]
     over_frames = has_frames(loaded.instructions)
@@ -51,11 +60,14 @@ def command(binary: Path, inputs: Path | None, output: Path | None, frames: int 
     with progress_line() as progress:
         progress("counting cycles and words")
         counters = program_stats(loaded, causes=stats is not None or over_frames, frames=images if over_frames else 1)
+        trace = program_timeline(loaded, images if over_frames else 1) if timeline else None
         results = run(loaded, data, progress)
     if output is not None:
         write_atomically(output, npz_bytes(results))
     if stats is not None:
         write_atomically(stats, (json.dumps(counters, indent=1) + "\n").encode())
+    if timeline is not None:
+        write_atomically(timeline, (json.dumps(trace) + "\n").encode())
     if inputs is None:
         what = "one image" if images == 1 else f"{images} images"
         click.echo(f"cnncc: no --input: ran {what} of seeded random numbers", err=True)

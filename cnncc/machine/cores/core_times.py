@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, is_over_frames, run_frame
 from cnncc.machine.cores.programs import Core, Semaphore, wiring_of
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Key, merged, start_state
 from cnncc.machine.times.paths import CAUSES, CHANNEL_CAUSES
-from cnncc.machine.times.tasks import HALVES
+from cnncc.machine.times.tasks import ENGINES, HALVES
 from cnncc.machine.times.times import (
     DEFAULT_LIMIT_CYCLES,
     DEFAULT_LIMIT_STEPS,
@@ -59,11 +60,28 @@ class CoresTimes:
     frames: FrameTimes
 
 
-class CoreTimes(CoreWalk[int]):
-    """A core whose instructions are timed. Tokens are the times, from the start of the run, at which they are there."""
+class EngineRun(NamedTuple):
+    """An instruction on its engine, by number: cycles from start to end, latency apart."""
 
-    def __init__(self, core: Core, tokens: SharedTokens[int], simulation: Simulation) -> None:
-        super().__init__(core, tokens)
+    core: int
+    engine: str
+    instruction: int
+    kind: str
+    start: int
+    end: int
+
+
+class CoreTimes(CoreWalk[int]):
+    """A core whose instructions are timed. Tokens are the times, from the start of the run, at which they are there.
+
+    timeline: gets each instruction of an engine, if asked for; then no loop is summed up.
+    """
+
+    def __init__(
+        self, core: Core, tokens: SharedTokens[int], simulation: Simulation, timeline: list[EngineRun] | None = None
+    ) -> None:
+        super().__init__(core, tokens, all_loops=timeline is not None)
+        self.timeline = timeline
         self.simulation = simulation
         self.piece = TimedPiece(simulation, start_state(core.arch), 0)
         self.latency = core.arch.cores.latency_cycles
@@ -101,6 +119,9 @@ class CoreTimes(CoreWalk[int]):
     def _note(self, leaf: Leaf) -> None:
         """Note what decides which frame a transfer belongs to (CORE-8), and when results are in DRAM."""
         inst = leaf.instruction
+        if self.timeline is not None and (engine := inst.spec.engine) in ENGINES:
+            run = self.piece.clock.last_run(engine)
+            self.timeline.append(EngineRun(self.core.number, engine, leaf.index, inst.spec.name, *run))
         match inst.spec.name:
             case "desc":
                 self._rows.pop(inst.number("id"), None)
@@ -166,10 +187,11 @@ def simulate_cores(
     causes: bool = False,
     constant_words: int = 0,
     pick: Pick[int] | None = None,
+    timeline: list[EngineRun] | None = None,
 ) -> CoresTimes:
     """The cycles of each core.
 
-    pick: see `run_together`; the other parameters are those of `simulate`.
+    pick: see `run_together`; timeline: see `CoreTimes`; the other parameters are those of `simulate`.
     Raises: Trap.
     """
     tokens = SharedTokens[int](wiring_of(cores))
@@ -178,7 +200,7 @@ def simulate_cores(
         own = layers_of(core, layers)
         idles = causes and bool(core.arch.rows)
         simulation = Simulation(core.tree, core.arch, own, limit_cycles, limit_steps, idles, constant_words)
-        walks.append(CoreTimes(core, tokens, simulation))
+        walks.append(CoreTimes(core, tokens, simulation, timeline))
     period = _run(walks, tokens, pick)
     counted = [walk.result(layers_of(walk.core, layers)) for walk in walks]
     return CoresTimes(counted, FrameTimes(walks[0].results.get(0, 0), period))
@@ -214,7 +236,8 @@ def _run(walks: Sequence[CoreTimes], tokens: SharedTokens[int], pick: Pick[int] 
             met[standing] = now
             if before is not None:
                 period = now.cycles - before.cycles, now.frame - before.frame
-                _skip(walks, tokens, period, before, now)
+                if leader.timeline is None:
+                    _skip(walks, tokens, period, before, now)
         leader.go_on()
     check_ended(walks)
     return period

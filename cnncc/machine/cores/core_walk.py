@@ -76,8 +76,8 @@ class CoreWalk(ABC, Generic[T]):
         at_frame     whether an iteration over frames is about to begin
     """
 
-    def __init__(self, core: Core, tokens: SharedTokens[T]) -> None:
-        self.core, self.tokens = core, tokens
+    def __init__(self, core: Core, tokens: SharedTokens[T], *, all_loops: bool = False) -> None:
+        self.core, self.tokens, self._all_loops = core, tokens, all_loops
         self.index = [0] * LOOP_REGISTERS
         self.first = self.last = ALL_LOOPS
         self.at: Leaf | None = None
@@ -128,7 +128,7 @@ class CoreWalk(ABC, Generic[T]):
                 inner = [*self._walked_loops(node.body)]
                 yield from inner
                 leaves = (each for each in node.body if isinstance(each, Leaf))
-                if inner or is_over_frames(node) or any(map(self._is_seen, leaves)):
+                if self._all_loops or inner or is_over_frames(node) or any(map(self._is_seen, leaves)):
                     yield node.first
 
     def _is_seen(self, leaf: Leaf) -> bool:

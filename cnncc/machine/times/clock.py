@@ -236,6 +236,11 @@ class Clock:
         """What counts of the past depend on, beside the state, at a moment that was frozen."""
         return ()
 
+    def last_run(self, engine: str) -> tuple[int, int]:
+        """When the last instruction of an engine starts and when it leaves the engine, since the clock began."""
+        number = ENGINES.index(engine)
+        return int(self.past + self._starts[number][-1]), int(self.past + self._free[number])
+
     def last_done(self, engine: str) -> int:
         """When the last instruction of an engine is done, since the clock began."""
         return int(self.past + self._done[ENGINES.index(engine)])

@@ -5,7 +5,7 @@ isa.inst "jump"
 
 // -----
 
-// CHECK: isa.inst: loop has no field times; it has count
+// CHECK: isa.inst: loop has no field times; it has frames, count
 isa.inst "loop times=3"
 
 // -----
