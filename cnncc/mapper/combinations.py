@@ -72,12 +72,12 @@ class _Bounds:
         self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
         each = (numbers.rows, row), (numbers.cols, col), (numbers.boxes, box)
         self.rows, self.cols, boxes = (listed.T.take(at, axis=1) for listed, at in each)
-        self.p, self.z, self.zh, q, taps, cols, self.lanes, self.own_lanes = boxes
+        self.p, self.z, self.zh, self.q, self.taps, cols, self.lanes, self.own_lanes = boxes
         self.words, self.fits = numbers.words.take(box), numbers.fits.T.take(box, axis=1)
         (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
         self.groups = _groups(self.shape)
         self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)
-        c, r, self.s = of["c"].of(rc, 1, q), of["r"].of(rr, 1, taps), of["s"].of(1, 1, cols)
+        c, r, self.s = of["c"].of(rc, 1, self.q), of["r"].of(rr, 1, self.taps), of["s"].of(1, 1, cols)
         self.sums = LoopTable(c.trips * r.trips, c.held * r.held)
         # A window of a box, but the first, has at least so many columns of its own: the stride, or all of few taps.
         fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * cols
@@ -144,7 +144,7 @@ class _Bounds:
     def in_turn(self) -> Amounts:
         """BOUND-3. loads · (1 + bus latency) + all commits + commits · (1 + commit latency + PEs that add up − 1)."""
         shape, sizes, arch = self.shape, self.shape.sizes, self.arch
-        (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
+        (rk, rh, *_), (ck, ch, cw) = self.rows, self.cols
         k, sums, pixels = self.k.trips, self.sums.trips * self.s.trips, self.h.trips * self.w.trips
         loads = (1.0 if self.form.name == "is" else k) * pixels * sums
         if shape.is_mac:
@@ -157,8 +157,15 @@ class _Bounds:
         times = np.where(partial, outer, 1)
         words = (1 + 2 * arch.words_per_sum * partial) / arch.glb.words_per_cycle
         busy = np.maximum(words, 1 / self.units()) * shape.tiled_together * sizes.h * sizes.w
-        overhead = 1 + arch.commit.latency_cycles + rc * rr - 1
+        overhead = 1 + arch.commit.latency_cycles + self.adding_up(partial) - 1
         return loads * (1 + arch.bus.latency_cycles) + times * (busy + k * pixels * overhead)
+
+    def adding_up(self, partial: Flags) -> Counts:
+        """PEs that add up a sum, at least. Where they do not divide c or r, some partial sums are of one PE alone."""
+        sizes, (_, _, rc, rr) = self.shape.sizes, self.rows
+        even = (sizes.c % (rc * self.q) == 0) & (sizes.r % (rr * self.taps) == 0)
+        rows = np.minimum(rc, sizes.c // self.q) * np.minimum(rr, sizes.r // self.taps)
+        return np.where(partial & ~even, 1, rows)
 
     def fit_register_files(self) -> Flags:
         """Whether ping, pong and FIFO have room, by whether neighbours pass columns on (SPACE-4).
