@@ -60,6 +60,7 @@ REASONS = {
     "counters": "a macro-instruction has 3",
     "unrolled": "unrolled copies, more than",
     "uneven": "that do not take equal parts",
+    "no neighbours": "over k in space around weights in glb, ",
     "not beside": "do not lie beside each other",
     "order on rows": "come last: sums go to the next row",
     "extents of a commit": "a commit has three extents",
@@ -486,6 +487,17 @@ def test_a_pe_holds_words_that_lie_beside_each_other(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="weight is staged in rf outside a loop over k in time around one in space"):
         result_by(case, mapping.format("k':2 > [k''||2"), tmp_path)
     assert np.array_equal(result_by(case, mapping.format("[k||4"), tmp_path), case.expected)
+
+
+def test_weights_of_all_pes_are_of_neighbouring_channels(tmp_path: Path) -> None:
+    """Three PEs side by side have three channels each, in tiles of 2 and 1: the first tiles are 0, 1, 3, 4, 6 and 7."""
+    case = Case(kernel=(1, 3), c=1, k=9, image=(3, 6), array=(3, 4), glb=1 << 18)
+    rest = "weight@glb > h > w > k''' > weight@rf > ifmap@rf > {s}"
+    with pytest.raises(Refusal, match="over k in space around weights in glb, 3 and 2, must divide each other"):
+        result_by(case, f"params@glb > [k':3||3@cols k'':2||2@rows] > {rest}", tmp_path)
+    rest = rest.replace("k''' > ", "")
+    result = result_by(case, f"params@glb > [k':3||3@cols k''||3@rows] > {rest}", tmp_path)
+    assert np.array_equal(result, case.expected)
 
 
 @pytest.mark.parametrize(("outside", "inside"), [("r", "k > s"), ("s", "k > r"), ("[k':2||2@cols] > k''", "r > s")])

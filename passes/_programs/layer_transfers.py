@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from collections.abc import Mapping as Map
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from cnncc.dialects import array as A
@@ -85,6 +86,17 @@ class LayerTransfers:
                     "weights are staged in glb outside loops over r and s, over c in space, and over k in time inside "
                     "those in space"
                 )
+            if stage.operand == "weight":
+                self._check_channels(self.loops.loops[: stage.depth])
+
+    def _check_channels(self, outside: Sequence[Loop]) -> None:
+        """The output channels of all PEs are neighbours: a loop in space leaves no rest inside another one."""
+        steps = [loop.step for loop in outside if loop.dim == "k" and loop.on]
+        if any(outer % inner for outer, inner in pairwise(steps)):
+            raise self._refuse(
+                f"steps of the loops over k in space around weights in glb, {' and '.join(map(str, steps))}, must "
+                f"divide each other"
+            )
 
     def _check_buffers(self) -> None:
         """Each stage has one or two buffers. Operands that share a token have equally many."""
