@@ -81,13 +81,13 @@ def _trips(extent: int, size: int, chain: Chain, spread: bool, own_lanes: int) -
 
 
 class LoadWords(NamedTuple):
-    """Words of loads, of which each is counted three times: what takes longest says the cycles (LOAD-2).
+    """Words of loads, at three places. The place that takes longest says how many cycles (LOAD-2).
 
-    - pe: those that a PE needs
-    - buses: those that go over a row's bus
-    - port: those that the GLB gives; PEs that need the same ones get them together
+    - pe: into the register file of a PE
+    - buses: over the bus of a row
+    - port: out of the GLB; words that several PEs need come once
 
-    Columns that neighbours pass on go to the last PE alone.
+    Columns that neighbours pass on are loaded into the last PE alone.
     """
 
     pe: Amounts
@@ -278,7 +278,8 @@ class BlockTimes:
     def _load_words(self, dim: str, taps: int = 1) -> LoadWords:
         """Of one dimension, for its sizes of blocks; of rows and columns those that the windows touch."""
         bound, shape, extent = self.bound, self.bound.shape, self.bound.extent[dim]
-        axis, side = "khw".index(dim), {"k": self.blocks.k, "h": self.blocks.h, "w": self.blocks.w}[dim]
+        axis = "khw".index(dim)
+        side = (self.blocks.k, self.blocks.h, self.blocks.w)[axis]
         stride, dilation = (1, *shape.window.stride)[axis], (1, *shape.window.dilation)[axis]
         passed = (0, 0)
         if dim == "w" and bound.at.lanes == 1:

@@ -28,9 +28,7 @@ class Core:
     @property
     def head(self) -> Instruction:
         """Its `core` instruction."""
-        first = self.tree[0]
-        assert isinstance(first, Leaf)
-        return first.instruction
+        return self._leaf(0).instruction
 
     @property
     def region(self) -> dict[str, int]:
@@ -40,16 +38,17 @@ class Core:
     @property
     def first(self) -> int:
         """The number of its first instruction."""
-        first = self.tree[0]
-        assert isinstance(first, Leaf)
-        return first.index
+        return self._leaf(0).index
 
     @property
     def last(self) -> int:
         """The number of its `halt`."""
-        last = self.tree[-1]
-        assert isinstance(last, Leaf)
-        return last.index
+        return self._leaf(-1).index
+
+    def _leaf(self, at: int) -> Leaf:
+        leaf = self.tree[at]
+        assert isinstance(leaf, Leaf)  # `core` and `halt` stand in no loop
+        return leaf
 
     def sets_descriptors(self, loop: LoopNode) -> bool:
         """Whether a loop of the program sets descriptors."""
