@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cnncc.dialects._channels import BUFFERS as BUFFERS
 from cnncc.dialects._channels import Channel, EndTokens
 from cnncc.dialects._groups import GroupLayer, Read
 from cnncc.dialects._mapping import Loop, Mapping
@@ -30,7 +31,6 @@ from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import ChannelEnds
 
-BUFFERS = 2  # of images, and of results
 FRAMES = 2  # that layers are taken to have: their loop over frames has a first, a last, and further iterations
 OF_DMA = (Semaphore.IFMAP_FULL, Semaphore.INPUT_FREE, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
 
