@@ -35,7 +35,7 @@ rules, CHANNEL-1 to CHANNEL-4, are in docs/cores.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
@@ -332,7 +332,7 @@ class CoresOp(IRDLOperation):
 def channels_of(cores: CoresOp) -> list[Channel]:
     """The channels as plain data."""
     result = list[Channel]()
-    for op, group, following in zip(cores.channels(), cores.groups(), cores.groups()[1:], strict=True):
+    for op, (group, following) in zip(cores.channels(), pairwise(cores.groups()), strict=True):
         consumer = following.layers()[0]
         (read,) = reads_of_values(consumer, [op.result])
         plans = group_layers(group)[-1], group_layers(following)[0]
