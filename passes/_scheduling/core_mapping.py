@@ -85,8 +85,8 @@ def _choices(layer: LayerOp, rows: int, own: Arch) -> list[Mapping]:
         bus=replace(own.bus, burst_words=bus),
         pe=replace(own.pe, start_cycles=own.pe.start_cycles + DEAR_MACROS),
     )
-    found = [best_of_stripe(layer, rows, own), *(_of_frame(layer, rows, each) for each in (own, busy))]
-    return list(dict.fromkeys(striped(layer, nest, rows, (), None) for nest in found if nest is not None))
+    nests = [best_of_stripe(layer, rows, own), *(_of_frame(layer, rows, each) for each in (own, busy))]
+    return list(dict.fromkeys(striped(layer, nest, rows, (), None) for nest in nests if nest is not None))
 
 
 def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
