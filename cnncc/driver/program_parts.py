@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
-from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, group_layers, mapping_of
+from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, group_layers, image_shape, mapping_of, reads_of_values
 from cnncc.driver.pipeline import GROUP, STAGE, TO_PROGRAMS, Compilation, Step
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.energy import with_energy
@@ -43,9 +43,12 @@ def cores_plan_of(op: CoresOp) -> CoresPlan:
     groups = op.groups()
     regions = tuple(group.place.data for group in groups if group.place)
     channels = tuple(ChannelPlan(channel.label.data, channel.keeps.value.data) for channel in op.channels())
-    image, result = _words(groups[0].layers()[0].ifmap), _words(op.outputs[0])
-    plans = tuple(map(group_plan_of, groups))
-    return CoresPlan(op.label.data, op.lag.value.data, plans, regions, channels, image, result)
+    firsts, plans = [group.layers()[0] for group in groups], tuple(map(group_plan_of, groups))
+    reads = tuple(reads_of_values(first, [first.ifmap])[0] for first in firsts)
+    image, height = _words(firsts[0].ifmap), image_shape(firsts[0].ifmap.type)[2]
+    return CoresPlan(
+        op.label.data, op.lag.value.data, plans, regions, reads, channels, image, _words(op.outputs[0]), height
+    )
 
 
 def _apart(op: LayerOp) -> bool:

@@ -35,11 +35,12 @@ def _entry(part: Part) -> Json:
             return {"host": True}
         case CoresPlan():
             groups = [
-                _entry(group) | {"place": asdict(place)} for group, place in zip(part.groups, part.regions, strict=True)
+                _entry(group) | {"place": asdict(place), "reads": asdict(read)}
+                for group, place, read in zip(part.groups, part.regions, part.reads, strict=True)
             ]
             channels = [asdict(channel) for channel in part.channels]
-            words = {"image": part.image, "result": part.result}
-            return {"cores": part.label, "lag": part.lag, **words, "groups": groups, "channels": channels}
+            sizes = {"image": part.image, "result": part.result, "height": part.height}
+            return {"cores": part.label, "lag": part.lag, **sizes, "groups": groups, "channels": channels}
         case GroupPlan():
             layers = [(_entry(layer) if layer else _load(own)) | _in_group(own) for own, layer in part.plans]
             return {"group": part.label, "layers": layers}
@@ -95,9 +96,9 @@ def _cores(entry: Json) -> CoresPlan:
         int(entry["lag"]),
         tuple(map(_group, entry["groups"])),
         tuple(Region(**{side: int(group["place"][side]) for side in sides}) for group in entry["groups"]),
+        tuple(_read(group["reads"]) for group in entry["groups"]),
         tuple(ChannelPlan(str(channel["label"]), int(channel["keeps"])) for channel in entry["channels"]),
-        int(entry["image"]),
-        int(entry["result"]),
+        *(int(entry[name]) for name in ("image", "result", "height")),
     )
     if wrong := cores_problem(plan):
         raise Refusal(wrong)
@@ -113,10 +114,7 @@ def _group(entry: Json) -> GroupPlan:
             group.append(load_of_rows(str(own["load"]), (n, k, h, w), int(own["rows"]), delay, keeps, first))
             continue
         plans.append(plan := _layer(own))
-        numbers = ("producer", "extent", "stride", "pad")
-        reads = [
-            Read(operand=str(read["operand"]), **{name: int(read[name]) for name in numbers}) for read in own["reads"]
-        ]
+        reads = [_read(read) for read in own["reads"]]
         if any(not 0 <= read.producer < len(group) for read in reads):
             raise Refusal(f"layer {plan.label} reads a layer that is not before it")
         kind, sizes, mapping = plan.shape.kind, plan.shape.sizes, plan.mapping
@@ -124,6 +122,11 @@ def _group(entry: Json) -> GroupPlan:
     if problem := group_problem(group) if plans else "a group without layers":
         raise Refusal(problem)
     return group_plan(str(entry["group"]), plans, group)
+
+
+def _read(entry: Json) -> Read:
+    numbers = {name: int(entry[name]) for name in ("producer", "extent", "stride", "pad")}
+    return Read(operand=str(entry["operand"]), **numbers)
 
 
 def _layer(entry: Json) -> LayerPlan:
