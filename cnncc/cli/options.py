@@ -28,7 +28,7 @@ _COMPILE_OPTIONS = (
         "--dataflow",
         metavar="NAME",
         help="Of the layers that --schedule leaves: auto (the default, the best of all); os, ws or is (the best "
-        "of that form); rs or nlr (completed texts).",
+        "of that form); rs, nlr, inter, inter-weights, inter-data, intra or intra-sliding (completed texts).",
     ),
     click.option(
         "--objective",
