@@ -18,6 +18,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 
 from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError
+from cnncc.dialects._verifiers import verify
 from cnncc.dialects._wrap import wrapped
 from cnncc.dialects.isa import InstOp
 from cnncc.errors import Finding, Refusal
@@ -73,7 +74,7 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
     with user_errors():
         try:
             module = Parser(ctx, text, name=str(path)).parse_module()
-            module.verify()
+            verify(module)
         except (RecursionError, ValueError, OverflowError) as error:
             raise Refusal(f"{path}: {shortened(str(error))}") from error
         return module

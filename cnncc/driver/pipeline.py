@@ -17,6 +17,7 @@ from xdsl.universe import Universe
 
 from cnncc.arch.model import Arch, array_title
 from cnncc.context import CompilerContext
+from cnncc.dialects._verifiers import verify
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals
@@ -201,7 +202,7 @@ class Compilation:
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
-            self.module.verify()
+            verify(self.module)
         except Refusal:
             raise
         except Exception as error:
