@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
+import dataflows
 import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES
+from click.testing import CliRunner
 
 # Of the layer with N = 2, K = 4, C = 3, 6 x 6 outputs, 3 x 3 kernel: PEs; words of weights and image that the PEs read,
 # equal ones of a step once; how often sums leave them. Counted by executing the book's loops one step at a time with
@@ -50,8 +52,9 @@ def test_the_textbooks_mappings_read_what_the_book_says() -> None:
 
 
 def test_a_network_under_every_dataflow() -> None:
-    command = (SAMPLES / "dataflows.py", LENET, "--calibrate", CALIBRATION)
-    found = json.loads(output(*command, "--json"))
+    result = CliRunner().invoke(dataflows.main, [str(LENET), "--calibrate", str(CALIBRATION), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
     assert list(found) == ["own", "os", "ws", "is", "rs", "nlr", "mix"]
     assert len({counted["macs"] for counted in found.values()}) == 1
     cycles = {name: counted["cycles"]["total"] for name, counted in found.items()}
@@ -59,7 +62,7 @@ def test_a_network_under_every_dataflow() -> None:
     assert len(set(cycles.values())) == len(cycles)
     words = {name: counted["operands"]["bus"]["weight"] for name, counted in found.items()}
     assert words["ws"] < words["nlr"]
-    *table, last = output(*command).splitlines()
+    *table, last = dataflows.as_text(found)
     assert len(table) == 8 and last == "the outputs are the same, to the bit"
 
 
