@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -215,6 +215,12 @@ class Arch:
     def words_per_sum(self) -> int:
         """Words that a partial sum takes in the GLB (rule MEM-1)."""
         return -(-self.sum_bits // self.operand_bits)
+
+
+def core_arch(arch: Arch, rows: int, cols: int) -> Arch:
+    """The array as a core on so many rows and columns sees it: with its own port of the GLB (CORE-1, CORE-5)."""
+    glb = replace(arch.glb, words_per_cycle=arch.cores.words_per_cycle or arch.glb.words_per_cycle)
+    return replace(arch, rows=rows, cols=cols, glb=glb)
 
 
 @cache

@@ -202,7 +202,7 @@ class ScheduleWalk:
     def _conditions(self, depth: int, at: At) -> tuple[int | None, ...]:
         """All that the tokens and the partial sums inside `depth` loops know of the loops around them."""
         section = (at.section,) if at.section >= 0 else ()
-        stripe = (self.stripe.depth,) if self.stripe.takes or self.stripe.gives else ()
+        stripe = (self.stripe.depth,) if any(self.stripe[1:]) else ()
         sums = at.section < 0 and self._is_partial(depth, at)
         since = (*self.since, *stripe, *section)
         return sums, *map(at.first, since), *map(at.last, since)
@@ -263,8 +263,7 @@ class ScheduleWalk:
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
         takes = (*takes, *tokens_of(self.stripe.takes, at.first(self.stripe.depth)))
-        if self.stripe.frees:
-            gives = (*gives, *tokens_of(Semaphore.ROWS_FREE, at.last(self.stripe.depth)))
+        gives = (*gives, *tokens_of(self.stripe.frees, at.last(self.stripe.depth)))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
@@ -290,8 +289,8 @@ class ScheduleWalk:
 
     def _macro(self, at: At) -> Task:
         steps = prod(at.extent.values())
-        if lane_dim := self.nest.lane_dim:
-            steps //= self.nest.lanes(lane_dim, at.extent[lane_dim])
+        for dim in self.nest.lane_dims:
+            steps //= self.nest.lanes(dim, at.extent[dim])
         used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
         if self.shape.is_mac:
             used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))
@@ -305,6 +304,7 @@ class ScheduleWalk:
         partial = self._is_partial(depth, at)
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
+        takes = (*takes, *tokens_of(self.stripe.space, at.first(self.stripe.depth)))
         gives = (*gives, *tokens_of(self.stripe.gives, at.last(self.stripe.depth)))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)

@@ -22,7 +22,7 @@ from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
-from cnncc.dialects.nest import ColumnsOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
+from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.quantised_layers import codes_of
@@ -50,9 +50,17 @@ def staged(layer: LayerOp) -> set[str]:
     return set(mapping_of(layer).stages_in("glb"))
 
 
+def is_in_cores(layer: LayerOp) -> bool:
+    """Whether a layer is one of `nest.cores`."""
+    group = layer.parent_op()
+    return group is not None and isinstance(group.parent_op(), CoresOp)
+
+
 def is_read_in_glb(use: Use, quant: Quant) -> bool:
     """Whether a use of a value that is in DRAM by a scale is of its words in the GLB."""
     match use.operation:
+        case LayerOp() as layer if is_in_cores(layer):
+            return False  # core 0 brings image after image
         case LayerOp() as layer:
             return ("ifmap", "residual")[use.index] not in staged(layer)
         case LoadOp():
