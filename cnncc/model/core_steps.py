@@ -90,9 +90,9 @@ def waits_on_core(layers: Sequence[GroupLayer]) -> list[bool]:
     return ["weight" in stages for stages in staged]
 
 
-def over_frames(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
+def over_frames(layers: Sequence[GroupLayer], frames: int = FRAMES) -> list[GroupLayer]:
     """The layers of a core with a loop over frames around each: as a group that runs image by image."""
-    return [replace(layer, sizes=replace(layer.sizes, n=FRAMES), mapping=_with_loop(layer.mapping)) for layer in layers]
+    return [replace(layer, sizes=replace(layer.sizes, n=frames), mapping=_with_loop(layer.mapping)) for layer in layers]
 
 
 def _with_loop(mapping: Mapping) -> Mapping:
