@@ -18,7 +18,6 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 
 from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError
-from cnncc.dialects._verifiers import verify
 from cnncc.dialects._wrap import wrapped
 from cnncc.dialects.isa import InstOp
 from cnncc.errors import Finding, Refusal
@@ -74,7 +73,7 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
     with user_errors():
         try:
             module = Parser(ctx, text, name=str(path)).parse_module()
-            verify(module)
+            module.verify()
         except (RecursionError, ValueError, OverflowError) as error:
             raise Refusal(f"{path}: {shortened(str(error))}") from error
         return module

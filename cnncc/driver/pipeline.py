@@ -17,7 +17,6 @@ from xdsl.universe import Universe
 
 from cnncc.arch.model import Arch, array_title
 from cnncc.context import CompilerContext
-from cnncc.dialects._verifiers import verify
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals
@@ -217,7 +216,7 @@ class Compilation:
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
-            verify(self.module)
+            self.module.verify()
         except Refusal:
             raise
         except Exception as error:
