@@ -78,7 +78,7 @@ class NestCoresPass(ModulePass):
                 raise Refusal(f"places has {len(places)} rectangles for {len(names)} cores: one for each")
             if problem := regions_in_array_problem(list(zip(map(span, names), places, strict=True)), arch):
                 raise Refusal(problem)
-            chain = self._chain(_parted(op, names), places, arch)
+            chain = self._chain(parted(op, names), places, arch)
             if problem := chain.problem(arch):
                 raise Refusal(problem)
         except Refusal as refusal:
@@ -134,7 +134,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise Refusal(f"delays: '{text}' is no list of whole numbers") from error
 
 
-def _parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> list[list[LayerOp]]:
+def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> list[list[LayerOp]]:
     """The layers of each core in the order of the program. Raises Refusal where they are no chain of cores."""
     layers = chosen_layers(module, None)
     flat = [name for part in names for name in part]

@@ -202,6 +202,8 @@ class ArrayState:
         if unknown := [step.loop for step in view.steps if step.loop not in self.loop_names]:
             raise Refusal(f"view {view.name} steps with loop {unknown[0]}; there are {', '.join(self.loop_names)}")
         if view.frames:
+            if not self.frames:
+                raise Refusal(f"view {view.name} is over frames, but no loop of the program is")
             words = self.tensor(view.tensor).words
             view = replace(view, frames=False, height=self.frames, pitch=words)
         self.views[view.name] = view

@@ -1,101 +1,152 @@
-"""Runs the cores of a program, each up to the next token that is not there, for the evaluator of the `array` dialect.
+"""A `nest.cores`, run on integers: cores that go on by tokens, in any order, with channels between them.
 
-The order in which cores go on does not matter (CORE-6). If none can go on, it is a deadlock.
+Core 0 brings images and takes results away, two buffers each. Each slot of a ring knows its image and row. So a token
+too many or a channel too small is noticed where a row is read, or where no core can go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from xdsl.ir import Operation
+import numpy as np
+from xdsl.ir import SSAValue
 
-from cnncc.arch.model import Arch, core_arch
-from cnncc.dialects import array as A
+from cnncc.dialects._channels import BUFFERS, Channel, EndTokens
+from cnncc.dialects.nest import CoresOp, channels_of, image_shape
 from cnncc.errors import Refusal
-from cnncc.eval._array_rules import ArrayState, named
+from cnncc.eval._group_run import FrameRing, GroupRun, Member
+from cnncc.eval._lanes import Ints
+from cnncc.weights import Array
 
-RunWhole = Callable[[Operation, ArrayState], None]  # of a host segment
-LayerDone = Callable[[A.LayerOp, ArrayState], None]
-
-
-class CoreRun:
-    """A core on its way. waits: the instruction whose token is missing, and its layer, if there is one."""
-
-    def __init__(self, op: A.CoreOp, state: ArrayState, host: RunWhole, done: LayerDone) -> None:
-        self.op, self.state, self._host, self._done = op, state, host, done
-        self.waits: tuple[A.LayerOp, Operation, A.Tokens] | None = None
-        self.ended = False
-        self._steps = self._run()
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether its program has not ended, and its next token is there."""
-        return not self.ended and not (self.waits and self.state.misses(self.waits[2]))
-
-    def go_on(self) -> None:
-        """Up to the next token that is not there, or to the end."""
-        self.ended = next(self._steps, self) is self
-
-    def _run(self) -> Iterator[None]:
-        for op in self.op.body.block.ops:
-            match op:
-                case A.LayerOp():
-                    try:
-                        self.state.start_layer(op)
-                        yield from self._walk(op, op.body.block.ops)
-                        self._done(op, self.state)
-                    except Refusal as refusal:
-                        raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
-                case A.HostOp():
-                    self._host(op, self.state)
-                case A.SignalOp():
-                    self.state.run(op)
-                case _:
-                    pass  # routes hold from the start
-
-    def _walk(self, layer: A.LayerOp, ops: Iterable[Operation]) -> Iterator[None]:
-        for op in ops:
-            if isinstance(op, A.RepeatOp):
-                for _ in self.state.iterations(op.record.data):
-                    yield from self._walk(layer, op.body.block.ops)
-                continue
-            if isinstance(op, A.DmaOp | A.LoadOp | A.CommitOp) and self.state.misses(tokens := op.record.data.tokens):
-                self.waits = layer, op, tokens
-                yield
-                self.waits = None
-            named(op, self.state.run)
+Order = Callable[[Sequence[int]], int]  # of the numbers of the cores that can go on, the one that does
+IMAGE, RESULT = "image", "result"
 
 
-Pick = Callable[[Sequence[CoreRun]], CoreRun]
+def first_ready(ready: Sequence[int]) -> int:
+    """The first of the cores that can go on."""
+    return ready[0]
 
 
-def run_cores(
-    cores: Sequence[A.CoreOp], first: ArrayState, host: RunWhole, done: LayerDone, pick: Pick | None = None
-) -> None:
-    """Run all cores to their ends. first: the memories. pick: the next one of those that can go on; else the first.
+class _Turn(NamedTuple):
+    """What a core does next: what it takes, does and gives. Tokens are of `full` or free slots of a named ring."""
 
-    Raises: Refusal, also for a deadlock, which names each core that waits.
-    """
-    states = [_state(core, first) for core in cores]
-    for core, state in zip(cores, states, strict=True):
-        for op in core.body.block.ops:
-            if isinstance(op, A.RouteOp):
-                route = op.record.data
-                state.routes.setdefault(route.semaphore, []).append((states[route.core], route.to))
-    runs = [CoreRun(core, state, host, done) for core, state in zip(cores, states, strict=True)]
-    while ready := [run for run in runs if run.can_go_on]:
-        (pick(ready) if pick else ready[0]).go_on()
-    if waiting := [_wait(run) for run in runs if run.waits]:
-        raise Refusal(f"deadlock: no core can go on: {', '.join(waiting)} (CORE-6)")
+    takes: Sequence[str]
+    act: Callable[[], None]
+    gives: Sequence[str]
 
 
-def _state(core: A.CoreOp, first: ArrayState) -> ArrayState:
-    place = core.record.data
-    arch: Arch = core_arch(first.arch, place.rows, place.cols)
-    return ArrayState(arch, first.images, first.globals_, first.tensors, first.frames, first)
+def _full(name: str) -> str:
+    return f"rows of {name}"
 
 
-def _wait(run: CoreRun) -> str:
-    assert run.waits is not None
-    layer, op, tokens = run.waits
-    return f"core {run.op.record.data.label} in layer {layer.label.data} ({op.name} waits for semaphore {tokens.take})"
+def _free(name: str) -> str:
+    return f"space for {name}"
+
+
+class CoresRun:
+    """Cores side by side, run. The images of all batches are frames."""
+
+    def __init__(
+        self, cores: CoresOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints], order: Order
+    ) -> None:
+        """values: the integers of what stands before. Raises Refusal for a deadlock, or a row that is gone."""
+        self.cores, self.channels = cores, channels_of(cores)
+        entry = cores.groups()[0].layers()[0].ifmap
+        self.images = values[entry].reshape(-1, *image_shape(entry.type)[1:])
+        frames = len(self.images)
+        image, result = (_buffers(name, value) for name, value in ((IMAGE, entry), (RESULT, cores.outputs[0])))
+        rings = [_ring(channel, op.value) for channel, op in zip(self.channels, cores.channels(), strict=True)]
+        self.outputs = np.zeros((frames, *image_shape(cores.outputs[0].type)[1:]), np.int64)
+        self.groups = list[GroupRun]()
+        for number, group in enumerate(cores.groups()):
+            first, last = group.layers()[0], group.layers()[-1]
+            outside = {first.ifmap: (image, *rings)[number], last.result: (*rings, result)[number]}
+            self.groups.append(GroupRun(group, symbols, outside, 1, frames))
+        self.tokens = Counter({_free(IMAGE): BUFFERS, _free(RESULT): BUFFERS})
+        self.tokens.update({_free(channel.label): channel.primed for channel in self.channels})
+        programs = [self._dma(image, result), *(self._core(number) for number in range(len(self.groups)))]
+        try:
+            self._run(programs, order)
+        except Refusal as refusal:
+            raise Refusal(f"nest.cores '{cores.label.data}': {refusal}") from refusal
+
+    def _run(self, programs: Sequence[Iterator[_Turn]], order: Order) -> None:
+        waiting = {number: turn for number, program in enumerate(programs) if (turn := next(program, None))}
+        while waiting:
+            ready = [number for number, turn in waiting.items() if not self._missing(turn)]
+            if not ready:
+                labels = ["core 0", *(f"core {group.label.data}" for group in self.cores.groups())]
+                what = (f"{labels[number]} waits for {self._missing(turn)}" for number, turn in waiting.items())
+                raise Refusal(f"deadlock: {', '.join(what)}")
+            number = order(ready)
+            turn = waiting.pop(number)
+            self.tokens.subtract(turn.takes)
+            turn.act()
+            self.tokens.update(turn.gives)
+            if (following := next(programs[number], None)) is not None:
+                waiting[number] = following
+
+    def _missing(self, turn: _Turn) -> str | None:
+        return next((token for token in turn.takes if not self.tokens[token]), None)
+
+    def _dma(self, image: FrameRing, result: FrameRing) -> Iterator[_Turn]:
+        """Core 0: the image of a frame, and the result of the frame `lag` before."""
+        frames, lag = len(self.images), self.cores.lag.value.data
+
+        def bring(frame: int) -> None:
+            image.write(frame, 0, self.images[frame][None])
+
+        def leave(frame: int) -> None:
+            self.outputs[frame] = result.read(frame, 0, result.height)[0]
+
+        for frame in range(frames + lag):
+            if frame < frames:
+                yield _Turn([_free(IMAGE)], partial(bring, frame), [_full(IMAGE)])
+            if frame >= lag:
+                yield _Turn([_full(RESULT)], partial(leave, frame - lag), [_free(RESULT)])
+
+    def _core(self, number: int) -> Iterator[_Turn]:
+        """The stripes of a core. A stripe takes its tokens before it reads, and gives its own when it is written."""
+        run, last = self.groups[number], len(self.groups) - 1
+        before = self.channels[number - 1] if number else None
+        behind = self.channels[number] if number < last else None
+        source, target = before.label if before else IMAGE, behind.label if behind else RESULT
+        first, final = run.members[0], run.members[-1]
+        reads = EndTokens(before.full.takes, before.free.gives) if before else _whole(first)
+        writes = EndTokens(behind.free.takes, behind.full.gives) if behind else _whole(final)
+        for section in run.sections():
+            _, member, stripe = section
+            takes, gives = list[str](), list[str]()
+            if member is first:
+                takes += [_full(source)] * (stripe in reads.takes)
+                gives += [_free(source)] * (stripe in reads.gives)
+            if member is final:
+                takes += [_free(target)] * (stripe in writes.takes)
+                gives += [_full(target)] * (stripe in writes.gives)
+            yield _Turn(takes, partial(run.run, section), gives)
+
+    def results(self) -> list[Ints]:
+        """The results of all frames."""
+        return [self.outputs.reshape(len(self.outputs), *self.cores.outputs[0].type.get_shape()[1:])]
+
+    def trace(self) -> dict[str, Ints]:
+        """All rows of every layer that has a key, by that key."""
+        return {key: rows for group in self.groups for key, rows in group.trace().items()}
+
+
+def _whole(member: Member) -> EndTokens:
+    """Of a layer that reads a whole image, or writes a whole result."""
+    return EndTokens(frozenset({0}), frozenset({member.count - 1}))
+
+
+def _buffers(name: str, value: SSAValue) -> FrameRing:
+    _, channels, rows, cols = image_shape(value.type)
+    return FrameRing(name, (channels, rows, cols), BUFFERS * rows)
+
+
+def _ring(channel: Channel, value: SSAValue) -> FrameRing:
+    _, channels, rows, cols = image_shape(value.type)
+    return FrameRing(channel.label, (channels, rows, cols), channel.ring)

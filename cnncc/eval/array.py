@@ -18,8 +18,8 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
+from cnncc.eval._array_cores import Pick, run_cores
 from cnncc.eval._array_rules import ArrayState, named
-from cnncc.eval._core_run import Pick, run_cores
 from cnncc.eval.cnn import joined
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.numerics import Ints, dequantise, integer_range, quantise

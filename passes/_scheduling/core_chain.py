@@ -12,8 +12,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir import Region as IrRegion
 
 from cnncc.arch.model import Arch, core_arch
-from cnncc.dialects._channels import channel_problem, regions_problem
+from cnncc.dialects._channels import BUFFERS, channel_problem, regions_problem
 from cnncc.dialects._groups import group_problem
+from cnncc.dialects._liveness import Chain, liveness_problem
 from cnncc.dialects.nest import (
     Channel,
     ChannelOp,
@@ -30,7 +31,6 @@ from cnncc.dialects.nest import (
     reads_of_values,
 )
 from cnncc.errors import Refusal
-from cnncc.model.core_steps import BUFFERS
 from cnncc.passes._scheduling.array_fit import file_problems, space_problems
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, heights, ring_words, with_rings
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
@@ -78,6 +78,7 @@ class CoreChain:
         return (
             regions_in_array_problem(regions, arch)
             or next(filter(None, map(channel_problem, self.channels)), None)
+            or liveness_problem(Chain([core.group.plans for core in self.cores], self.channels, self.lag))
             or self._two_readers()
             or self._banks_problem(arch)
         )
