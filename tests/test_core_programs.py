@@ -231,6 +231,6 @@ def test_what_is_refused_of_cores(old, new, why):
 
 def test_a_deadlock_names_who_waits():
     assert by_hand(BY_HAND.replace("array.signal semaphore 5, count 2", "")) == (
-        "deadlock: no core can go on: core dram in layer frames (array.dma waits for semaphore 5), core sum in layer sum "
-        "(array.load waits for semaphore 6) (CORE-6)"
+        "deadlock: no core can go on: core dram in layer frames (array.dma waits for semaphore 5), "
+        "core sum in layer sum (array.load waits for semaphore 6) (CORE-6)"
     )
