@@ -21,11 +21,11 @@ from cnncc.passes._scheduling.core_chain import (
     CoreChain,
     CorePlan,
     channel_between,
-    core_group,
     cores_op,
     regions_in_array_problem,
     span,
 )
+from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
 
 PLACE = re.compile(r"(\d+)x(\d+)@(\d+),(\d+)")
@@ -51,11 +51,13 @@ class NestCoresPass(ModulePass):
         }
 
     `places`: rows x columns of PEs, then the first row and column. `rows`: of a stripe of each core's last layer, one
-    number for all cores or one for each. `keeps`: the rows of each channel; without it the fewest. `delays`: as for
-    `nest-group`, the cores parted by `;`. `lag`: by how many frames results leave behind the images.
+    number for all cores or one for each. `keeps`: the rows of each channel; without it the fewest. `delays`: how many
+    stripes each layer of a core runs behind its first one, the cores parted by `;`. `lag`: by how many frames results
+    leave behind the images.
 
-    A nest that runs stripe by stripe and fits the core keeps its loops. Any other is replaced by the best mapping of a
-    stripe on the core. Layers that are not mapped yet, and those mapped to an array of a file, need `arch`.
+    A nest that runs stripe by stripe and fits the core keeps its loops. The others, and delays that are not given, are
+    those with which the core takes the fewest cycles for a frame. Layers that are not mapped yet, and those mapped to
+    an array of a file, need `arch`.
     """
 
     name = "nest-cores"
@@ -104,7 +106,7 @@ class NestCoresPass(ModulePass):
             if own and len(own) != len(layers):
                 raise Refusal(f"core '{core}': delays has {len(own)} numbers for {len(layers)} layers: one for each")
             try:
-                plans.append(CorePlan(place, core_group(layers, place, count, own, arch)))
+                plans.append(CorePlan(place, core_layers(layers, place, count, arch, own).group))
             except Refusal as refusal:
                 raise Refusal(f"core '{core}': {refusal}") from refusal
         pairs = zip(plans, plans[1:], strict=False)

@@ -31,6 +31,8 @@ DONE = "cnncc.done"  # module attribute: the last step that has run
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
+LEGALIZE = "cnn-legalize"
+CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
 ASSIGN = "nest-assign-mapping"
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
 
@@ -64,6 +66,7 @@ class Settings:
     - dataflow: the name of the other layers' dataflow
     - objective: what the network is optimised for
     - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
+    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
     """
 
     arch: Arch
@@ -74,6 +77,7 @@ class Settings:
     dataflow: str = AUTO
     objective: Objective = Objective()
     groups: str = AUTO
+    partition: str = NONE
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -112,7 +116,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", CALIBRATE),
         Step("cnn", "onnx-to-cnn", widths),
         Step("cnn", "cnn-fuse-epilogue"),
-        Step("cnn", "cnn-legalize"),
+        Step("cnn", LEGALIZE),
+        *_partition_steps(settings),
         Step("nest", "cnn-to-nest"),
         Step("nest", ASSIGN, arch + schedule + dataflow + wanted + groups),
         Step("nest", "nest-tile"),
@@ -125,6 +130,15 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("array", "array-allocate", arch),
         Step("isa", "array-to-isa"),
     )
+
+
+def _partition_steps(settings: Settings) -> tuple[Step, ...]:
+    if settings.partition == NONE:
+        return ()
+    if settings.partition == AUTO:
+        return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    labels = ",".join(map(_quoted, settings.partition.split(",")))
+    return (Step("cnn", PARTITION, f"layers={labels}"),)
 
 
 def new_context() -> CompilerContext:
@@ -169,8 +183,9 @@ class Compilation:
         if not isinstance(mark, StringAttr) or mark.data == "import":
             return todo
         names = [step.name for step in todo]
-        # A module whose groups are made goes on where one without groups does.
-        done = STAGE if mark.data == GROUP and GROUP not in names else mark.data
+        done = mark.data
+        if done not in names:  # a module that a step of an option has left goes on where one without it does
+            done = {GROUP: STAGE, CHOOSE_SCHEME: LEGALIZE, PARTITION: LEGALIZE}.get(done, done)
         if done not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
         array, mapped = array_title(self.settings.arch), mark_of(self.module)

@@ -15,6 +15,7 @@ from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
     NONE,
+    PARTITION,
     TO_PROGRAMS,
     Compilation,
     Settings,
@@ -45,6 +46,7 @@ class CompileOptions:
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
         groups      auto, none, or a schedule file with groups; None is what the schedule has, or auto
+        partition   layers whose kernels are partitioned: none, auto, or labels with commas between; None is none
     """
 
     arch: str = "spatial-8x8"
@@ -56,6 +58,7 @@ class CompileOptions:
     objective: str | None = None
     slack: float | None = None
     groups: str | None = None
+    partition: str | None = None
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """The settings, with the array read and with calibration data. Raises Refusal."""
@@ -63,7 +66,8 @@ class CompileOptions:
         bits = operand_bits(self.precision, array)
         objective = objective_of(schedule, self.objective, self.slack)
         groups = groups_setting(self.groups, schedule)
-        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO, objective, groups)
+        dataflow, partition = self.dataflow or AUTO, self.partition or NONE
+        return Settings(array, self.arch, bits, calibration, schedule, dataflow, objective, groups, partition)
 
 
 def groups_setting(given: str | None, schedule: str | None) -> str:
@@ -130,6 +134,8 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if options.groups is not None and (ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS) not in remaining:
         raise Refusal(f"{start}: its layers are mapped already, --groups {options.groups} comes too late")
+    if options.partition not in (None, NONE) and PARTITION not in remaining:
+        raise Refusal(f"{start}: was lowered beyond {PARTITION}, --partition {options.partition} comes too late")
     if options.calibrate is not None and CALIBRATE in remaining:
         compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
     elif options.calibrate is not None:
