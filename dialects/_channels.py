@@ -84,6 +84,10 @@ class Channel:
             lows.append(least)
         return lows[::-1]
 
+    def read_after(self, stripe: int) -> int:
+        """The rows of a frame that are done with after a stripe of the consumer: no later one reads them."""
+        return self._lows[stripe + 1] if stripe + 1 < len(self._lows) else self.height
+
     @cached_property
     def _needed(self) -> list[int]:
         """The last stripe of the producer that each stripe of the consumer needs, -1 for none."""

@@ -414,7 +414,7 @@ def test_cbrain_layers_of_a_model() -> None:
     """Without pools and fully connected layers."""
     window = Window((3, 3), (2, 2), (1, 1, 1, 1))
     assert convolutions(parse(module(1))[0]) == [Convolution("a", (8, 8), 3, 4, window)]
-    with pytest.raises(Refusal, match="a: 2 frames at once, the calculus takes 1: compile with --batch 1"):
+    with pytest.raises(Refusal, match="a: 2 frames at once, the formulas are of 1: compile with --batch 1"):
         convolutions(parse(module(2))[0])
 
 

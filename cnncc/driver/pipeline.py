@@ -32,6 +32,8 @@ DONE = "cnncc.done"  # module attribute: the last step that has run
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
+LEGALIZE = "cnn-legalize"
+CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
 ASSIGN = "nest-assign-mapping"
 NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
@@ -69,6 +71,7 @@ class Settings:
     - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
     - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
     - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
+    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
     """
 
     arch: Arch
@@ -79,6 +82,7 @@ class Settings:
     dataflow: str = AUTO
     objective: Objective = Objective()
     groups: str = AUTO
+    partition: str = NONE
     parallel: bool = False
     fps: float | None = None
 
@@ -129,7 +133,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", CALIBRATE),
         Step("cnn", "onnx-to-cnn", widths),
         Step("cnn", "cnn-fuse-epilogue"),
-        Step("cnn", "cnn-legalize"),
+        Step("cnn", LEGALIZE),
+        *_partition_steps(settings),
         Step("nest", NESTS),
         *mapped,
         Step("array", TO_PROGRAMS, arch),
@@ -137,6 +142,15 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("array", "array-allocate", arch),
         Step("isa", "array-to-isa"),
     )
+
+
+def _partition_steps(settings: Settings) -> tuple[Step, ...]:
+    if settings.partition == NONE:
+        return ()
+    if settings.partition == AUTO:
+        return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    labels = ",".join(map(_quoted, settings.partition.split(",")))
+    return (Step("cnn", PARTITION, f"layers={labels}"),)
 
 
 def new_context() -> CompilerContext:
@@ -181,9 +195,10 @@ class Compilation:
         if not isinstance(mark, StringAttr) or mark.data == "import":
             return todo
         names = [step.name for step in todo]
-        # A module whose groups or cores are made goes on where one without them does.
-        stands_for = {GROUP: STAGE, CORES: STAGE} if not self.settings.parallel else {STAGE: NESTS}
-        done = mark.data if mark.data in names else stands_for.get(mark.data, mark.data)
+        done = mark.data
+        if done not in names:  # a module that a step of an option has left goes on where one without it does
+            of_cores = {STAGE: NESTS} if self.settings.parallel else {CORES: STAGE, GROUP: STAGE}
+            done = {CHOOSE_SCHEME: LEGALIZE, PARTITION: LEGALIZE, **of_cores}.get(done, done)
         if done not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
         array, mapped = array_title(self.settings.arch), mark_of(self.module)
