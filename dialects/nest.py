@@ -28,12 +28,14 @@ nest that `cnn-to-nest` makes has none for it.
 The rules that a nest keeps, NEST-1 to NEST-6, are in docs/mapping.md.
 
 A `nest.group` runs several layers stripe by stripe. The rows between them lie in rings in the GLB. The rules that it
-keeps, GROUP-1 to GROUP-4, are in docs/groups.md.
+keeps, GROUP-1 to GROUP-4, are in docs/groups.md. `nest.cores` runs groups side by side, with channels between them. Its
+rules, CHANNEL-1 to CHANNEL-5, are in docs/cores.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
@@ -57,6 +59,9 @@ from xdsl.irdl import (
 from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._channels import Channel as Channel
+from cnncc.dialects._channels import Region as Region
+from cnncc.dialects._channels import channel_problem, regions_problem
 from cnncc.dialects._columns import ColumnsOp as ColumnsOp
 from cnncc.dialects._columns import JoinOp as JoinOp
 from cnncc.dialects._columns import columns_of as columns_of
@@ -64,6 +69,7 @@ from cnncc.dialects._columns import split_strip as split_strip
 from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
 from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
+from cnncc.dialects._liveness import Chain, liveness_problem
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
@@ -183,6 +189,13 @@ class LoadOp(IRDLOperation):
             raise VerifyException(f"nest.load: {self.rows.value.data} rows: it loads one or more at a time")
 
 
+@irdl_attr_definition
+class RegionAttr(RecordAttr[Region]):
+    """The PEs of a core: `#nest.region<rows = 1, cols = 2, row0 = 3>`."""
+
+    name = "nest.region"
+
+
 @irdl_op_definition
 class YieldOp(IRDLOperation):
     """The values that leave a group: `nest.yield %4 : tensor<…>`."""
@@ -201,7 +214,7 @@ class GroupOp(IRDLOperation):
     outermost one over h, if there is this iteration. The layers of a step run in the order written. The result of a
     layer that others of the group read lies in a ring: row y in slot `y mod keeps`. The values of `nest.yield` leave
     the group; no ring does. `nest.load` brings what comes from DRAM row by row. A first stripe may have fewer rows than
-    the others: `first 1`.
+    the others: `first 1`. In `nest.cores` a group is what a core runs, and it has the core's PEs: `on <rows = 1, …>`.
 
         %3 = nest.group "conv1..conv2" : tensor<…> {
           %1 = nest.layer "mac" %0 … label "conv1" delay 0 keeps 5 … { nest.for h step 2 { … } }
@@ -214,9 +227,10 @@ class GroupOp(IRDLOperation):
 
     name = "nest.group"
     label = prop_def(StringAttr)
+    place = opt_prop_def(RegionAttr)
     outputs = var_result_def(TensorType)
     body = region_def("single_block")
-    assembly_format = "$label attr-dict-with-keyword `:` type($outputs) $body"
+    assembly_format = "$label (`on` $place^)? attr-dict-with-keyword `:` type($outputs) $body"
 
     def verify_(self) -> None:
         *members, last = self.body.block.ops
@@ -229,6 +243,8 @@ class GroupOp(IRDLOperation):
             raise VerifyException("nest.group: nest.yield names results of the group's layers")
         if outside := [op for op in self.members() if any(_is_outside(use, self) for use in op.result.uses)]:
             raise VerifyException(f"nest.group: {_name(outside[0])} is read outside of the group: nest.yield it")
+        if (self.place is not None) != isinstance(self.parent_op(), CoresOp):
+            raise VerifyException(f"nest.group {self.label.data}: groups of nest.cores, and only they, stand on PEs")
         if problem := group_problem(group_layers(self)):
             raise VerifyException(f"nest.group {self.label.data}: {problem}")
 
@@ -247,6 +263,113 @@ class GroupOp(IRDLOperation):
 
 
 Member = LayerOp | LoadOp  # of a group
+
+
+@irdl_op_definition
+class ChannelOp(IRDLOperation):
+    """The rows of a value on their way from a core to the next one, in a ring in the GLB.
+
+        %2 = nest.channel "conv0" %1 keeps 2 : tensor<1x24x28x28xi8>
+
+    At most `keeps` rows are written and not yet read. The result is what the next core reads.
+    """
+
+    T: ClassVar = VarConstraint("T", BaseAttr(TensorType))
+
+    name = "nest.channel"
+    label = prop_def(StringAttr)
+    value = operand_def(T)
+    keeps = prop_def(IntegerAttr.constr(i64))
+    result = result_def(T)
+    assembly_format = "$label $value `keeps` $keeps attr-dict-with-keyword `:` type($value)"
+
+
+@irdl_op_definition
+class CoresOp(IRDLOperation):
+    """Layers side by side: a chain of groups, each on a core with PEs of its own, with channels between them.
+
+    All groups run at once. Each runs image after image, and goes on as its channels have rows for it, and slots. The
+    image of a frame lies in the GLB as a whole when the first core begins it, and so does the result of the last core.
+    The image of frame f comes before the result of frame f - `lag` leaves: both use the one DMA.
+
+        %4 = nest.cores "conv0..conv2" lag 1 : tensor<…> {
+          %1 = nest.group "conv0" on <rows = 1, cols = 2, row0 = 3> : tensor<…> { … nest.yield %0 : tensor<…> }
+          %2 = nest.channel "conv0" %1 keeps 2 : tensor<…>
+          %3 = nest.group "pool1..conv2" on <rows = 3, cols = 4> : tensor<…> { … }
+          nest.yield %3 : tensor<…>
+        }
+
+    Source: Heidorn et al., Efficient mapping of CNNs onto tightly coupled processor arrays, JCP 14(8), 2019.
+    """
+
+    name = "nest.cores"
+    label = prop_def(StringAttr)
+    lag = prop_def(IntegerAttr.constr(i64))
+    outputs = var_result_def(TensorType)
+    body = region_def("single_block")
+    assembly_format = "$label `lag` $lag attr-dict-with-keyword `:` type($outputs) $body"
+
+    def verify_(self) -> None:
+        *inside, last = self.body.block.ops
+        if not isinstance(last, YieldOp) or not all(isinstance(op, GroupOp | ChannelOp) for op in inside):
+            raise VerifyException("nest.cores: it is groups and channels in turn, then nest.yield")
+        if self.lag.value.data < 1:
+            raise VerifyException(f"nest.cores: lag {self.lag.value.data}: results leave 1 or more frames behind")
+        if problem := _chain_problem(self, last):
+            raise VerifyException(f"nest.cores {self.label.data}: {problem} (CHANNEL-1)")
+        regions = [(group.label.data, group.place.data) for group in self.groups() if group.place]
+        channels = channels_of(self)
+        problem = regions_problem(regions) or next(filter(None, map(channel_problem, channels)), None)
+        plans = [group_layers(group) for group in self.groups()]
+        if problem := problem or liveness_problem(Chain(plans, channels, self.lag.value.data)):
+            raise VerifyException(f"nest.cores {self.label.data}: {problem}")
+
+    def groups(self) -> list[GroupOp]:
+        """The groups, a core each, in the order of the chain."""
+        return [op for op in self.body.block.ops if isinstance(op, GroupOp)]
+
+    def channels(self) -> list[ChannelOp]:
+        """The channels; number i leads from group i to group i + 1."""
+        return [op for op in self.body.block.ops if isinstance(op, ChannelOp)]
+
+
+def channels_of(cores: CoresOp) -> list[Channel]:
+    """The channels as plain data."""
+    result = list[Channel]()
+    for op, (group, following) in zip(cores.channels(), pairwise(cores.groups()), strict=True):
+        consumer = following.layers()[0]
+        (read,) = reads_of_values(consumer, [op.result])
+        plans = group_layers(group)[-1], group_layers(following)[0]
+        result.append(Channel(op.label.data, *plans, read, op.keeps.value.data))
+    return result
+
+
+def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:
+    """What keeps cores from being a chain; None if nothing does."""
+    groups, channels = cores.groups(), cores.channels()
+    in_turn = [op for pair in zip_longest(groups, channels) for op in pair if op]
+    if not groups or [*cores.body.block.ops] != [*in_turn, last]:
+        return "its groups and channels do not stand in turn"
+    for number, group in enumerate(groups):
+        name, layers = group.label.data, group.layers()
+        inside = {layer.result for layer in layers}
+        if len(group.outputs) != 1 or group.yielded()[0] is not layers[-1].result:
+            return f"{name} does not yield the result of its last layer alone"
+        if len(group.members()) > len(layers) or layers[0].sizes.data.n > 1:
+            return f"{name} has nest.load, or several images: frames follow each other, an image each"
+        outside = [(op, value) for op in layers for value in op.operands if value not in inside]
+        entry = channels[number - 1].result if number else layers[0].ifmap
+        if outside != [(layers[0], entry)] or layers[0].ifmap is not entry:
+            what = f"channel {channels[number - 1].label.data}" if number else "the image"
+            return f"{name} does not read {what} once, as the ifmap of its first layer, and nothing else"
+    for channel, group in zip(channels, groups, strict=False):
+        if channel.value is not group.outputs[0]:
+            return f"channel {channel.label.data} is not of the result of {group.label.data}, before it"
+    if isinstance(groups[0].layers()[0].ifmap.owner, ChannelOp):
+        return "the first group reads a channel"
+    if tuple(last.values) != tuple(groups[-1].outputs) or tuple(last.values.types) != tuple(cores.outputs.types):
+        return "nest.yield names the result of the last group, and it has this type"
+    return None
 
 
 def mapping_of(layer: LayerOp) -> Mapping:
@@ -345,7 +468,7 @@ def _check_blocks(layer: LayerOp) -> None:
 
 NEST = Dialect(
     "nest",
-    [LayerOp, LoadOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp, ColumnsOp, JoinOp],
-    [SizesAttr, MappingAttr, LoopAttr, StageAttr],
+    [LayerOp, LoadOp, GroupOp, ChannelOp, CoresOp, YieldOp, ForOp, ParOp, StageOp, MacOp, ColumnsOp, JoinOp],
+    [SizesAttr, MappingAttr, LoopAttr, StageAttr, RegionAttr],
 )
 use_simple_verifiers(NEST)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from cnncc.dialects._channels import EndTokens
 from cnncc.dialects._groups import STREAMED, GroupLayer, stripe_needed
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
@@ -25,13 +26,23 @@ from cnncc.model.glb_tokens import GlbTokens, Semaphore
 class StripeTokens(NamedTuple):
     """The tokens of a stripe: what its first load takes and its last commit gives, of rows from DRAM the transfer.
 
-    depth: of the loops around it. frees: whether the last load of the ifmap gives ROWS_FREE.
+    - depth: of the loops around it
+    - frees: what the last load of the ifmap gives
+    - space: what the first commit takes
     """
 
     depth: int
     takes: Semaphore = Semaphore.NONE
     gives: Semaphore = Semaphore.NONE
-    frees: bool = False
+    frees: Semaphore = Semaphore.NONE
+    space: Semaphore = Semaphore.NONE
+
+
+class ChannelEnds(NamedTuple):
+    """The stripes of a core that take and give tokens of its two channels, by those of its first and last layer."""
+
+    first: EndTokens
+    last: EndTokens
 
 
 class Section(NamedTuple):
@@ -51,9 +62,14 @@ class GroupBody(NamedTuple):
     sections: tuple[Section, ...]
 
 
-def group_bodies(layers: Sequence[GroupLayer], prefetches: Sequence[bool]) -> list[GroupBody]:
-    """The bodies of one image. prefetches: the layers that fetch their next stripe from DRAM, of a known size."""
-    tokens, steps = _Tokens(layers).tokens(), list[tuple[Section, ...]]()
+def group_bodies(
+    layers: Sequence[GroupLayer], prefetches: Sequence[bool], ends: ChannelEnds | None = None
+) -> list[GroupBody]:
+    """The bodies of one image. prefetches: the layers that fetch their next stripe from DRAM, of a known size.
+
+    ends: of the channels of a core, which the first layer reads and the last one writes.
+    """
+    tokens, steps = _Tokens(layers, ends).tokens(), list[tuple[Section, ...]]()
     for step in range(_steps(layers)):
         sections = list[Section]()
         for number, layer in enumerate(layers):
@@ -89,9 +105,10 @@ def _steps(layers: Sequence[GroupLayer]) -> int:
 class _Tokens:
     """The tokens of all stripes of an image, by step and layer."""
 
-    def __init__(self, layers: Sequence[GroupLayer]) -> None:
-        self.layers = layers
-        self.taken, self.given, self.freed = dict[Point, Semaphore](), dict[Point, Semaphore](), set[Point]()
+    def __init__(self, layers: Sequence[GroupLayer], ends: ChannelEnds | None) -> None:
+        self.layers, self.ends = layers, ends
+        self.taken, self.given = dict[Point, Semaphore](), dict[Point, Semaphore]()
+        self.freed, self.space = dict[Point, Semaphore](), dict[Point, Semaphore]()
 
     def tokens(self) -> dict[Point, StripeTokens]:
         self._full()
@@ -101,12 +118,23 @@ class _Tokens:
             raise Refusal(f"{names} come from DRAM into rings: one value of a group does")
         for number in loads:
             self._free(number)
+        if self.ends is not None:
+            self._channels(self.ends)
         self._check()
         none, depth = Semaphore.NONE, self.layers[0].depth
-        return {
-            point: StripeTokens(depth, self.taken.get(point, none), self.given.get(point, none), point in self.freed)
-            for point in self.taken.keys() | self.given.keys() | self.freed
-        }
+        kinds = self.taken, self.given, self.freed, self.space
+        points = {point for kind in kinds for point in kind}
+        return {point: StripeTokens(depth, *(kind.get(point, none) for kind in kinds)) for point in points}
+
+    def _channels(self, ends: ChannelEnds) -> None:
+        """CHANNEL-4: the first layer takes rows and frees slots, the last one takes slots and gives rows."""
+        for point, layer, stripe in self._points():
+            if layer is self.layers[0]:
+                self.taken |= {point: Semaphore.IFMAP_FULL} if stripe in ends.first.takes else {}
+                self.freed |= {point: Semaphore.IFMAP_FREE} if stripe in ends.first.gives else {}
+            if layer is self.layers[-1]:
+                self.space |= {point: Semaphore.OUTPUT_FREE} if stripe in ends.last.takes else {}
+                self.given |= {point: Semaphore.OUTPUT_FULL} if stripe in ends.last.gives else {}
 
     def _points(self) -> Iterator[tuple[Point, GroupLayer, int]]:
         """All stripes in program order: where they are, their layer, their number."""
@@ -186,7 +214,7 @@ class _Tokens:
         }
         for point in frees:
             if not residual:
-                self.freed.add(point)
+                self.freed[point] = Semaphore.ROWS_FREE
             elif point[1] in residual and point not in self.given:
                 self.given[point] = Semaphore.ROWS_FREE
             else:

@@ -268,7 +268,7 @@ class LayerTransfers:
         if at.stripe is None:
             return tokens
         if at.stripe.frees and (last := self.loops.last(at.pieces[at.stripe.depth :])) is not None:
-            tokens = replace(tokens, give=int(Semaphore.ROWS_FREE), give_when=last)
+            tokens = replace(tokens, give=int(at.stripe.frees), give_when=last)
         if not at.stripe.takes or (first := self.loops.first(at.pieces[at.stripe.depth :])) is None:
             return tokens
         assert not tokens.take  # GROUP-7
@@ -277,12 +277,16 @@ class LayerTransfers:
     def commit_tokens(self, at: Position) -> A.Tokens:
         """What the first commit of a block takes, and the last one gives."""
         tokens = self._tokens(*self.tokens.taken_by_commit(), *self.tokens.given_by_commit(), at)
-        if at.stripe is None or not at.stripe.gives:
+        if at.stripe is None:
             return tokens
-        if (last := self.loops.last(at.pieces[at.stripe.depth :])) is None:
-            return tokens
-        assert not tokens.give  # GROUP-7
-        return replace(tokens, give=int(at.stripe.gives), give_when=last)
+        inside = at.pieces[at.stripe.depth :]
+        if at.stripe.space and (first := self.loops.first(inside)) is not None:
+            assert not tokens.take  # CHANNEL-4
+            tokens = replace(tokens, take=int(at.stripe.space), take_when=first)
+        if at.stripe.gives and (last := self.loops.last(inside)) is not None:
+            assert not tokens.give  # GROUP-7
+            tokens = replace(tokens, give=int(at.stripe.gives), give_when=last)
+        return tokens
 
     def _tokens(self, taken: str, take: Semaphore, given: str, give: Semaphore, at: Position) -> A.Tokens:
         """Taken in the first iteration of a block of the operand `taken`, given in the last of one of `given`."""

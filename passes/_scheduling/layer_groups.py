@@ -8,11 +8,22 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
-from cnncc.dialects.nest import LayerOp, Mapping, Stage, image_shape, reads_of_values
+from cnncc.dialects.nest import (
+    ColumnsOp,
+    GroupOp,
+    LayerOp,
+    LoadOp,
+    Mapping,
+    Stage,
+    YieldOp,
+    build_nest,
+    image_shape,
+    reads_of_values,
+)
 from cnncc.errors import Refusal, one_line
 from cnncc.mapper.prices import cost_of
 from cnncc.model.group_schedule import GroupPlan, group_plan
@@ -96,13 +107,20 @@ class LayerGroup:
     def words(self, arch: Arch) -> dict[str, int]:
         """Words in the GLB of all rings, buffers and partial sums, by name."""
         words = {f"{plan.label} ring": ring_words(plan) for plan in self.plans if plan.keeps}
+        for plan, sizes in zip(self.of_layers, self.buffers(arch), strict=True):
+            words |= {f"{plan.label} {operand}": size for operand, size in sizes.items()}
+        return words
+
+    def buffers(self, arch: Arch) -> list[dict[str, int]]:
+        """Words in the GLB of the buffers of each layer by operand, and of its partial sums."""
+        result = list[dict[str, int]]()
         for layer, plan in zip(self.layers, self.of_layers, strict=True):
-            shape, name = layer_shape(layer), plan.label
+            shape = layer_shape(layer)
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
                 sizes["sums"] = arch.words_per_sum * partial_sums(shape, plan.mapping, ring=plan.keeps)
-            words |= {f"{name} {operand}": size for operand, size in sizes.items()}
-        return words
+            result.append(sizes)
+        return result
 
     @property
     def has_head(self) -> bool:
@@ -224,3 +242,51 @@ def with_rings(
     plans = with_least_rows(plans) if rowwise else with_least_delays(plans, waits)
     plans = with_least_rings(plans, [*[1] * len(loaded), *map(rows_apart, layers)])
     return LayerGroup(tuple(layers), tuple(plans), tuple(loaded))
+
+
+def group_op(label: str, planned: LayerGroup) -> GroupOp:
+    """Moves the layers into a group, which stands where the last one stood."""
+    layers = planned.layers
+    last, inside = layers[-1], Block()
+    group = GroupOp.create(
+        properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
+    )
+    block = last.parent_block()
+    assert block is not None
+    block.insert_op_before(group, last)
+    last.result.replace_all_uses_with(group.outputs[0])
+    for value, plan in zip(planned.loaded, planned.loads, strict=True):
+        load = _load_op(value, plan)
+        inside.add_op(load)
+        value.replace_uses_with_if(load.result, lambda use: _reads_in(use.operation, layers))
+    results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
+    for layer, plan in zip(layers, planned.of_layers, strict=True):
+        for value in layer.operands:
+            if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
+                columns.detach()
+                inside.add_op(columns)
+        layer.detach()
+        layer.kind = StringAttr(kind_in_group(layer))
+        layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
+        layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
+        layer.first = IntegerAttr(plan.first, i64) if plan.first else None
+        layer.detach_region(layer.body)
+        layer.add_region(build_nest(plan.mapping))
+        inside.add_op(layer)
+    inside.add_op(YieldOp.create(operands=[last.result]))
+    return group
+
+
+def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
+    """Whether an operation is one of the layers, or columns for them."""
+    return op in layers or (isinstance(op, ColumnsOp) and all(use.operation in layers for use in op.result.uses))
+
+
+def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:
+    numbers = {"rows": plan.rows, "delay": plan.delay, "keeps": plan.keeps}
+    if plan.first:
+        numbers["first"] = plan.first
+    properties = {name: IntegerAttr(number, i64) for name, number in numbers.items()}
+    return LoadOp.create(
+        operands=[value], properties={"label": StringAttr(plan.label), **properties}, result_types=[value.type]
+    )
