@@ -358,7 +358,8 @@ class _Lowering:
             fresh.append((self.tensors.exchange(value, name, "value", quant), value))
             return fresh[-1][0]
         tensor = self.tensors.declared[self.tensors.tensor("dram", value)]
-        if tensor.memory == "dram" and (tensor.role != "value" or tensor.part_of or tensor.shape != shape(value.type)):
+        of_its_own = tensor.role == "value" and not tensor.part_of and tensor.words == prod(shape(value.type))
+        if tensor.memory == "dram" and not of_its_own:
             raise Refusal(f"{label}: its operand {tensor.name} is no tensor of its own in DRAM")
         if tensor.memory == "dram":
             self.tensors.rescale(value, quant)

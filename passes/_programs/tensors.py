@@ -225,12 +225,20 @@ class ArrayTensors:
         return name
 
     def rescale(self, value: SSAValue, quant: Quant) -> None:
-        """Give what only layers wrote the scale by which a host segment reads it. Raises Refusal for a second one."""
+        """Give what only layers wrote the scale and the shape in which a host segment reads it.
+
+        Raises Refusal for a second scale.
+        """
         name = self.tensor("dram", value)
         if name in self.exchanged.values():
             raise Refusal(f"tensor {name} is read by two scales, and is not in the GLB")
         given = replace(
-            self.declared[name], scale=quant.scale, zero=quant.zero, clamp=quant.clamp, element=quant.element
+            self.declared[name],
+            shape=shape(value.type),
+            scale=quant.scale,
+            zero=quant.zero,
+            clamp=quant.clamp,
+            element=quant.element,
         )
         self.declared[name], self.exchanged[source(value), quant] = given, name
 
