@@ -28,7 +28,7 @@ class CnnChooseSchemePass(ModulePass):
              {cnn.scheme = "kernel partition"}
 
     `tin` is T_in, the multipliers of a PE; without it, those of the array `arch`. A note says of each layer why it has
-    its scheme, and in which order it stores its results ([CBRAIN-10](cbrain.md#the-choice)): the layers that read them
+    its scheme, and in which order it stores its results ([CBRAIN-10](cbrain.md#the-choice)). The layers that read them
     may stand behind pools, sums and concatenations. `cnn-partition-kernel` rewrites the marked layers. The marks stay
     on the layers of later levels, and change nothing by themselves.
     """

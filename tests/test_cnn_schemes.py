@@ -96,7 +96,7 @@ def small_cases(draw: st.DrawFn) -> Small:
     return Small("mac", draw(st.integers(1, 2)), group * k, c, image, window, draw(st.integers(0, 99)))
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(small_cases())
 def test_cnn_schemes_partition_keeps_the_sums(case: Small) -> None:
     check(case, "spatial-4x4", levels=False)
@@ -209,6 +209,9 @@ def test_cnn_schemes_option(files: Path) -> None:
     whole = compiled(files, "whole", *model)
     dumps = files / "ir"
     assert compiled(files, "auto", *model, "--partition", "auto", "--dump-dir", dumps) == whole
+    reasons = done("compile", *model, "--partition", "auto", "-o", files / "said.cnb").stderr
+    note = "c1: kernel partition, 3 input maps for 4 multipliers; stores in inter-order"
+    assert f"cnncc: note: cnn-choose-scheme: {note}\n" in reasons and reasons.count("cnn-choose-scheme") == 2
     (dump,) = dumps.glob("*-cnn-partition-kernel.mlir")
     text = dump.read_text()
     assert 'label "c1.cut"' in text and 'label "c2.cut"' not in text  # five maps for four multipliers

@@ -26,6 +26,7 @@ from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
 from cnncc.universe import DIALECTS, PASSES
+from cnncc.util.progress import silent
 from cnncc.weights import Array
 
 DONE = "cnncc.done"  # module attribute: the last step that has run
@@ -237,6 +238,8 @@ class Compilation:
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:
+            # The reasons of a choice are for every user; what else passes note is for those who call them by hand.
+            self.ctx.note = self._noted if step.name == CHOOSE_SCHEME else silent
             PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
             return
         from cnncc.driver.calibrate import calibrate
@@ -244,6 +247,10 @@ class Compilation:
         _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits
         self.warnings += calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
+
+    def _noted(self, message: str) -> None:
+        where, _, what = message.partition(": ")
+        self.notes.append(Finding(what, "note", where))
 
 
 def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
