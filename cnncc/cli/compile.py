@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, output_option, print_remarks, write_text
+from cnncc.cli.options import FILE, compile_options, output_option, parallel_options, print_remarks, write_text
 from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=FILE, required=False)
 @output_option("Default: MODEL.cnb here; IR and assembly go to the terminal.")
 @compile_options
+@parallel_options
 @click.option(
     "--emit",
     type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin"]),
@@ -44,6 +45,7 @@ def command(
     cnncc compile net.onnx --emit nest                    read the loop nests
     cnncc compile net.onnx --schedule schedule.toml       layers mapped by hand
     cnncc compile net.onnx --dataflow ws                  weight stationary
+    cnncc compile net.onnx --arch tcpa-4x4 --parallel layers
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
     cnncc compile --from ir/nest-permute -o net.cnb       … and on from any of them
     """

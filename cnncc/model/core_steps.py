@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cnncc.dialects._channels import BUFFERS as BUFFERS
 from cnncc.dialects._channels import Channel, EndTokens
 from cnncc.dialects._groups import GroupLayer, Read
 from cnncc.dialects._instructions import TokenRoute
@@ -36,7 +37,6 @@ from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import S, Semaphore
 from cnncc.model.group_steps import ChannelEnds
 
-BUFFERS = 2  # of images, and of results
 FRAMES = 2  # that layers are taken to have: their loop over frames has a first, a last, and further iterations
 OF_DMA = (S.IFMAP_FULL, S.INPUT_FREE, S.OUTPUT_FULL, S.OUTPUT_FREE)
 
@@ -90,9 +90,9 @@ def waits_on_core(layers: Sequence[GroupLayer]) -> list[bool]:
     return ["weight" in stages for stages in staged]
 
 
-def over_frames(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
+def over_frames(layers: Sequence[GroupLayer], frames: int = FRAMES) -> list[GroupLayer]:
     """The layers of a core with a loop over frames around each: as a group that runs image by image."""
-    return [replace(layer, sizes=replace(layer.sizes, n=FRAMES), mapping=_with_loop(layer.mapping)) for layer in layers]
+    return [replace(layer, sizes=replace(layer.sizes, n=frames), mapping=_with_loop(layer.mapping)) for layer in layers]
 
 
 def _with_loop(mapping: Mapping) -> Mapping:

@@ -307,8 +307,8 @@ class ScheduleWalk:
 
     def _macro(self, at: At) -> Task:
         steps = prod(at.extent.values())
-        if lane_dim := self.nest.lane_dim:
-            steps //= self.nest.lanes(lane_dim, at.extent[lane_dim])
+        for dim in self.nest.lane_dims:
+            steps //= self.nest.lanes(dim, at.extent[dim])
         used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
         if self.shape.is_mac:
             used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))

@@ -11,30 +11,22 @@ from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir import Region as IrRegion
 
-from cnncc.arch.model import Arch, core_arch
-from cnncc.dialects._channels import channel_problem, regions_problem
-from cnncc.dialects._groups import group_problem
+from cnncc.arch.model import Arch
+from cnncc.dialects._channels import BUFFERS, channel_problem, regions_problem
+from cnncc.dialects._liveness import Chain, liveness_problem
 from cnncc.dialects.nest import (
     Channel,
     ChannelOp,
     CoresOp,
     LayerOp,
-    Mapping,
     Region,
     RegionAttr,
     YieldOp,
     image_shape,
-    mapping_of,
-    mapping_problem,
-    operands,
     reads_of_values,
 )
-from cnncc.errors import Refusal
-from cnncc.model.core_steps import BUFFERS
-from cnncc.passes._scheduling.array_fit import file_problems, space_problems
-from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, heights, ring_words, with_rings
-from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
-from cnncc.passes._scheduling.stripes import best_of_stripe, is_striped, striped, with_least_rings
+from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
+from cnncc.passes._scheduling.nest_layers import label_of
 
 Bank = tuple[str, str]  # the engine that reads the words of a bank, and the one that writes them (CORE-5)
 DMA = "dma"
@@ -78,6 +70,7 @@ class CoreChain:
         return (
             regions_in_array_problem(regions, arch)
             or next(filter(None, map(channel_problem, self.channels)), None)
+            or liveness_problem(Chain([core.group.plans for core in self.cores], self.channels, self.lag))
             or self._two_readers()
             or self._banks_problem(arch)
         )
@@ -182,37 +175,6 @@ def _crowded(regions: Sequence[tuple[str, Region]]) -> Iterator[tuple[str, int]]
     cols = Counter(col for _, place in regions for col in range(place.col0, place.col0 + place.cols))
     yield from ((f"row {row}", count) for row, count in rows.items())
     yield from ((f"column {col}", count) for col, count in cols.items())
-
-
-def core_group(layers: Sequence[LayerOp], region: Region, rows: int, delays: Sequence[int], arch: Arch) -> LayerGroup:
-    """The layers of a core with their nests for its PEs, in stripes of `rows` rows of the last one. Raises Refusal.
-
-    Weights and params come once, and lie in the GLB. delays: of the layers; without them, the least.
-    """
-    own, nests = core_arch(arch, region.rows, region.cols), list[Mapping]()
-    for layer, count in zip(layers, heights(layers, rows), strict=True):
-        try:
-            nests.append(_nest(layer, count, own))
-            if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
-                raise Refusal(problem)
-        except Refusal as refusal:
-            raise Refusal(f"layer '{label_of(layer)}': {refusal}") from refusal
-    group = with_rings(layers, nests)
-    if delays:
-        plans = [replace(plan, delay=delay) for plan, delay in zip(group.plans, delays, strict=True)]
-        group = replace(group, plans=tuple(with_least_rings(plans, list(map(rows_apart, layers)))))
-    if problem := group_problem(group.plans):
-        raise Refusal(f"{problem}: leave out delays for the least" if delays else problem)
-    group.check()
-    return group
-
-
-def _nest(layer: LayerOp, rows: int, own: Arch) -> Mapping:
-    """The nest of a layer in stripes: its own if it has this form and fits the core, else the best one."""
-    given, shape = mapping_of(layer), layer_shape(layer)
-    keeps = given.stages and layer.kind.data != "copy" and is_striped(given, 1, rows)
-    fits = keeps and not any((*space_problems(given, shape, own), *file_problems(given, shape, own)))
-    return striped(layer, given if fits else best_of_stripe(layer, rows, own), rows, (), None)
 
 
 def cores_op(chain: CoreChain) -> CoresOp:

@@ -173,14 +173,23 @@ class _Terms:
         | c, r or s in space | divisors of `most`, because all PEs of a column add to each sum |
         | any other | ⌈most/1⌉, ⌈most/2⌉, … |
         """
-        lanes = [term.pes or self.arch.pe.lanes for term in self.terms if term.axis == LANES and term.dim == dim]
-        if lanes:
-            sizes = (size for size in range(most, 0, -1) if size % lanes[0] == 0)
-            return [size for size in sizes if (most % size) % lanes[0] == 0 or most % size < lanes[0]] or [most]
+        if lanes := self._lanes().get(dim):
+            sizes = (size for size in range(most, 0, -1) if size % lanes == 0)
+            return [size for size in sizes if (most % size) % lanes == 0 or most % size < lanes] or [most]
         in_space = any(self.terms[i].level for i in self.over[dim])
         if dim in REDUCTION_DIMS and in_space:
             return [size for size in range(most, 0, -1) if most % size == 0]
         return sorted({-(-most // count) for count in range(1, most + 1)}, reverse=True)
+
+    def _lanes(self) -> Sizes:
+        """Lanes of each dimension: as written, or for all its indices, as far as inner loops leave lanes (MAP-3)."""
+        on_lanes = [i for i, term in enumerate(self.terms) if term.axis == LANES]
+        left = self.arch.pe.lanes // prod(self.terms[i].pes or 1 for i in on_lanes)
+        lanes = dict[str, int]()
+        for i in reversed(on_lanes):
+            lanes[self.terms[i].dim] = self.terms[i].pes or min(max(left, 1), self._most(i, {}))
+            left //= lanes[self.terms[i].dim] if self.terms[i].pes is None else 1
+        return lanes
 
     def _fitting(self, sizes: dict[str, int], open_: Mapping[str, list[int]]) -> Iterator[Sizes]:
         """All combinations that fit; where nothing does, the least."""
@@ -193,10 +202,7 @@ class _Terms:
                 yield from self._fitting({**sizes, dim: size}, dict(rest))
 
     def _fits(self, box: Sizes) -> bool:
-        lanes = max(
-            [term.pes or self.arch.pe.lanes for term in self.terms if (term.axis, term.dim) == (LANES, "k")] or [1]
-        )
-        words = macro_words(self.shape, self.arch, dict(box), lanes)
+        words = macro_words(self.shape, self.arch, dict(box), self._lanes().get("k", 1))
         few = prod(box[dim] for dim in OUTPUTS) <= self.arch.pe.max_pixels
         return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
 

@@ -1,4 +1,4 @@
-// A core for the first convolution, and one for a pool and a convolution that runs a stripe behind it.
+// A core for the first convolution, and one for a pool and a convolution that runs two stripes behind it: one more than needed.
 
 // RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0"}' | filecheck %s
 // CHECK:      cnncc.arch = "tcpa-4x4
@@ -10,21 +10,24 @@
 // CHECK:          nest.yield
 // CHECK:        nest.channel "a" %{{.*}} keeps 2 : tensor<1x4x8x8xi8>
 // CHECK-NEXT:   nest.group "pool..b" on <rows = 3, cols = 4> : tensor<1x4x4x4xi8> {
-// CHECK:          label "pool" delay 0 keeps 3 :
-// CHECK:          label "b" delay 1 :
+// CHECK:          label "pool" delay 0 keeps 4 :
+// CHECK:          label "b" delay 2 :
 // CHECK:        nest.yield
 // CHECK-NOT:  nest.layer
 
-// Stripes of two rows in the first core; a longer delay; and a longer channel, of which the ring has as many rows.
-// RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" rows=2,1 delays="0;0,2" keeps=4 lag=2}' | filecheck %s --check-prefix LONG
+// Stripes of two rows in the first core; a shorter delay; and a longer channel, of which the ring has as many rows.
+// RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" rows=2,1 delays="0;0,1" keeps=4 lag=2}' | filecheck %s --check-prefix LONG
 // LONG: nest.cores "a..b" lag 2
 // LONG: nest.for h step 2 {
 // LONG: nest.channel "a" %{{.*}} keeps 4
-// LONG: label "pool" delay 0 keeps 4 :
-// LONG: label "b" delay 2 :
+// LONG: label "pool" delay 0 keeps 3 :
+// LONG: label "b" delay 1 :
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" keeps=1}' 2>&1 | filecheck %s --check-prefix SMALL
 // SMALL: nest-cores: channel a: keeps 1 rows, the fewest are 2: with fewer, pool waits for rows for which a has no slot (CHANNEL-3)
+
+// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" lag=5}' 2>&1 | filecheck %s --check-prefix LAG
+// LAG: nest-cores: lag 5: all cores wait for ever: core 0 for space of an image, core a for
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@1,0"}' 2>&1 | filecheck %s --check-prefix MEET
 // MEET: nest-cores: cores a and pool..b both have PE 3,0 (CHANNEL-1)
