@@ -37,11 +37,6 @@ def all_counts(parts: Sequence[Part], arch: Arch, causes: bool = True, frames: i
     return cores_counts(plans[0], parts, arch, causes, frames) if plans else program_counts(parts, arch, causes)
 
 
-def cores_of(parts: Sequence[Part]) -> CoresPlan | None:
-    """The layers side by side of a program; None where there are none."""
-    return next((part for part in parts if isinstance(part, CoresPlan)), None)
-
-
 def cores_counts(plan: CoresPlan, parts: Sequence[Part], arch: Arch, causes: bool, frames: int) -> Counts:
     """The counters of cores that run for so many frames."""
     at = parts.index(plan)
