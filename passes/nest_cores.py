@@ -93,8 +93,9 @@ class NestCoresPass(ModulePass):
             if problem := chain.problem(arch):
                 raise Refusal(problem)
         except Refusal as refusal:
-            text = str(refusal)
-            raise refusal if text.startswith(self.name) else Refusal(f"{self.name}: {text}") from refusal
+            if str(refusal).startswith(self.name):
+                raise
+            raise Refusal(f"{self.name}: {refusal}") from refusal
         cores_op(chain)
         mark(op, arch)
 

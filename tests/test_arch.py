@@ -16,7 +16,12 @@ from cnncc.errors import Refusal
 
 PAGE = Path(__file__).parents[1] / "docs" / "arch.md"
 # Columns of families, smaller ones first.
-SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"], "tcpa": ["4x4", "4x5"]}
+SIZES = {
+    "seed": ["4x4", "6x6", "8x8"],
+    "spatial": ["4x4", "8x8", "16x16"],
+    "tcpa": ["4x4", "4x5"],
+    "cbrain": ["16-16", "32-32"],
+}
 ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 
@@ -52,7 +57,7 @@ def test_arch_manual_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.toml")))
 def test_arch_manual_has_what_the_presets_say(preset: str) -> None:
-    family, size = preset.split("-")
+    family, _, size = preset.partition("-")
     column, place = list(SIZES).index(family), SIZES[family].index(size)
     says = flat(tomllib.loads((PRESETS / f"{preset}.toml").read_text()))
     for at, (_, _, default, _, *families) in rows().items():

@@ -34,12 +34,12 @@ from cnncc.cbrain.schemes import (
     Packing,
     Scheme,
     accesses,
-    cut,
     ideal_cycles,
     improvement,
     layer_cycles,
     network_cycles,
     pe_energy,
+    percent_saved,
     unroll_factor,
     unrolled_load_cycles,
 )
@@ -199,7 +199,7 @@ def test_cbrain_energy_is_that_of_cycles() -> None:
                 layers = NETS[net]
                 base = sum(pe_energy(layer, INTER, array) for layer in layers)
                 chosen = zip(layers, adaptive(layers, array.tin), strict=True)
-                saved.append(cut(sum(pe_energy(*each, array) for each in chosen), base))
+                saved.append(percent_saved(sum(pe_energy(*each, array) for each in chosen), base))
             assert round(sum(saved) / 2, 2) == want
     conv3 = NETS["Alexnet"][2]
     assert pe_energy(conv3, IMPROVED, SMALL) / pe_energy(conv3, INTER, SMALL) == 1 + SMALL.adder / 16
@@ -414,7 +414,7 @@ def test_cbrain_layers_of_a_model() -> None:
     """Without pools and fully connected layers."""
     window = Window((3, 3), (2, 2), (1, 1, 1, 1))
     assert convolutions(parse(module(1))[0]) == [Convolution("a", (8, 8), 3, 4, window)]
-    with pytest.raises(Refusal, match="a: 2 frames at once, the calculus takes 1: compile with --batch 1"):
+    with pytest.raises(Refusal, match="a: 2 frames at once, the formulas are of 1: compile with --batch 1"):
         convolutions(parse(module(2))[0])
 
 

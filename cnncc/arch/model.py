@@ -57,6 +57,9 @@ class Pe:
         bool,
         Key("", "a psum half has a bank for each lane, so that lanes may have sums of their own (MAC-7)", unsaid=True),
     ] = False
+    words_per_cycle: Annotated[
+        int, Key("words a cycle", "of the write port of a half of weights or ifmap, for loads (LOAD-2)", unsaid=True)
+    ] = 1
     max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (MAC-5)")] = 16
     start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (MAC-4)", 0)] = 3
     finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1

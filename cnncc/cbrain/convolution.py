@@ -15,7 +15,6 @@ k and s are of rows and columns each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -106,11 +105,9 @@ class Convolution:
 
 
 def convolution_of(op: ConvOp) -> Convolution:
-    """The layer of an op. Raises Refusal for more than one frame."""
-    frames, inputs, rows, cols = shape(op.x.type)
+    """The layer of an op, for each of its frames."""
+    _, inputs, rows, cols = shape(op.x.type)
     label = op.label.data if op.label else value_key(op) or op.name
-    if frames != 1:
-        raise Refusal(f"{label}: {frames} frames at once, the calculus takes 1: compile with --batch 1")
     return Convolution(label, (rows, cols), inputs, shape(op.result.type)[1], op.window.data)
 
 
@@ -119,9 +116,11 @@ def convolutions(module: ModuleOp) -> list[Convolution]:
 
     Raises Refusal for more than one frame.
     """
-    return [layer for layer in map(convolution_of, _conv_ops(module)) if layer.image != (1, 1)]
-
-
-def _conv_ops(module: ModuleOp) -> Iterator[ConvOp]:
     main = next(op for op in module.walk() if isinstance(op, FuncOp) and op.sym_name.data == "main")
-    return (op for op in main.walk() if isinstance(op, ConvOp))
+    layers = list[Convolution]()
+    for op in main.walk():
+        if isinstance(op, ConvOp) and (layer := convolution_of(op)).image != (1, 1):
+            if (frames := shape(op.x.type)[0]) != 1:
+                raise Refusal(f"{layer.name}: {frames} frames at once, the formulas are of 1: compile with --batch 1")
+            layers.append(layer)
+    return layers

@@ -237,10 +237,10 @@ def pe_energy(layer: Convolution, scheme: Scheme, array: CBrain) -> Fraction:
     return Fraction(layer_cycles(layer, scheme, array) * array.tout * (array.tin + added))
 
 
-def cut(value: Rate, base: Rate) -> float:
+def percent_saved(value: Rate, base: Rate) -> float:
     """How much smaller a value is than its base, in percent.
 
-    >>> cut(75, 100)
+    >>> percent_saved(75, 100)
     25.0
     """
     return float(100 * (1 - Fraction(value) / base))

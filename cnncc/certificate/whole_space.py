@@ -200,7 +200,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     lanes = over_c * over_k
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     over = arch.pe.start_cycles + arch.pe.finish_cycles
-    ends = words + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
+    ends = words // arch.pe.words_per_cycle + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
     most_lanes = int(lanes.max())
     held_sizes = {dim: tuple(sorted(set(box[:, i].tolist()))) for i, dim in enumerate(DIMS)}
     for shared in dict.fromkeys(_sharing(form) for form in forms(shape)):

@@ -28,7 +28,7 @@ _COMPILE_OPTIONS = (
         "--dataflow",
         metavar="NAME",
         help="Of the layers that --schedule leaves: auto (the default, the best of all); os, ws or is (the best "
-        "of that form); rs or nlr (completed texts).",
+        "of that form); rs, nlr, inter, inter-weights, inter-data, intra or intra-sliding (completed texts).",
     ),
     click.option(
         "--objective",
@@ -47,6 +47,12 @@ _COMPILE_OPTIONS = (
         help="Layers that run together, stripe by stripe: those that are better so; none; or those of a schedule "
         "file. Default: those of --schedule, else auto.",
     ),
+    click.option(
+        "--partition",
+        metavar="none|auto|LAYERS",
+        help="Layers whose kernels are cut into pieces as large as the stride (docs/cbrain.md): none (the default), "
+        "those that Algorithm 2 of C-Brain says, or labels with commas between.",
+    ),
 )
 _PARALLEL_OPTIONS = (
     click.option(
@@ -61,7 +67,7 @@ _PARALLEL_OPTIONS = (
         help="With --parallel: as few PEs as do F frames a second; default: all, for the most frames.",
     ),
 )
-NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups")
+NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups", "partition")
 OF_CORES = ("parallel", "fps")
 
 

@@ -26,12 +26,15 @@ from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
 from cnncc.universe import DIALECTS, PASSES
+from cnncc.util.progress import silent
 from cnncc.weights import Array
 
 DONE = "cnncc.done"  # module attribute: the last step that has run
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
+LEGALIZE = "cnn-legalize"
+CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
 ASSIGN = "nest-assign-mapping"
 NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
@@ -69,6 +72,7 @@ class Settings:
     - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
     - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
     - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
+    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
     """
 
     arch: Arch
@@ -79,6 +83,7 @@ class Settings:
     dataflow: str = AUTO
     objective: Objective = Objective()
     groups: str = AUTO
+    partition: str = NONE
     parallel: bool = False
     fps: float | None = None
 
@@ -129,7 +134,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", CALIBRATE),
         Step("cnn", "onnx-to-cnn", widths),
         Step("cnn", "cnn-fuse-epilogue"),
-        Step("cnn", "cnn-legalize"),
+        Step("cnn", LEGALIZE),
+        *_partition_steps(settings),
         Step("nest", NESTS),
         *mapped,
         Step("array", TO_PROGRAMS, arch),
@@ -137,6 +143,15 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("array", "array-allocate", arch),
         Step("isa", "array-to-isa"),
     )
+
+
+def _partition_steps(settings: Settings) -> tuple[Step, ...]:
+    if settings.partition == NONE:
+        return ()
+    if settings.partition == AUTO:
+        return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    labels = ",".join(map(_quoted, settings.partition.split(",")))
+    return (Step("cnn", PARTITION, f"layers={labels}"),)
 
 
 def new_context() -> CompilerContext:
@@ -181,9 +196,10 @@ class Compilation:
         if not isinstance(mark, StringAttr) or mark.data == "import":
             return todo
         names = [step.name for step in todo]
-        # A module whose groups or cores are made goes on where one without them does.
-        stands_for = {GROUP: STAGE, CORES: STAGE} if not self.settings.parallel else {STAGE: NESTS}
-        done = mark.data if mark.data in names else stands_for.get(mark.data, mark.data)
+        done = mark.data
+        if done not in names:  # a module that a step of an option has left goes on where one without it does
+            of_cores = {STAGE: NESTS} if self.settings.parallel else {CORES: STAGE, GROUP: STAGE}
+            done = {CHOOSE_SCHEME: LEGALIZE, PARTITION: LEGALIZE, **of_cores}.get(done, done)
         if done not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
         array, mapped = array_title(self.settings.arch), mark_of(self.module)
@@ -222,6 +238,8 @@ class Compilation:
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:
+            # The reasons of a choice are for every user; what else passes note is for those who call them by hand.
+            self.ctx.note = self._noted if step.name == CHOOSE_SCHEME else silent
             PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
             return
         from cnncc.driver.calibrate import calibrate
@@ -229,6 +247,10 @@ class Compilation:
         _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits
         self.warnings += calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
+
+    def _noted(self, message: str) -> None:
+        where, _, what = message.partition(": ")
+        self.notes.append(Finding(what, "note", where))
 
 
 def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:

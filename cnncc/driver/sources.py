@@ -15,6 +15,7 @@ from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
     NONE,
+    PARTITION,
     TO_PROGRAMS,
     Compilation,
     Settings,
@@ -45,6 +46,7 @@ class CompileOptions:
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
         groups      auto, none, or a schedule file with groups; None is what the schedule has, or auto
+        partition   layers whose kernels are partitioned: none, auto, or labels with commas between; None is none
         parallel    `layers` for layers side by side; None is what the schedule has
         fps         frames a second, for the fewest PEs then
     """
@@ -58,6 +60,7 @@ class CompileOptions:
     objective: str | None = None
     slack: float | None = None
     groups: str | None = None
+    partition: str | None = None
     parallel: str | None = None
     fps: float | None = None
 
@@ -68,8 +71,10 @@ class CompileOptions:
         objective = objective_of(schedule, self.objective, self.slack)
         groups = groups_setting(self.groups, schedule)
         parallel = self._parallel(schedule)
-        dataflow = self.dataflow or AUTO
-        return Settings(array, self.arch, bits, calibration, schedule, dataflow, objective, groups, parallel, self.fps)
+        dataflow, partition = self.dataflow or AUTO, self.partition or NONE
+        return Settings(
+            array, self.arch, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
+        )
 
     def _parallel(self, schedule: str | None) -> bool:
         """Whether layers run side by side. Raises Refusal for options that do not go with that."""
@@ -152,6 +157,8 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if options.groups is not None and (ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS) not in remaining:
         raise Refusal(f"{start}: its layers are mapped already, --groups {options.groups} comes too late")
+    if options.partition not in (None, NONE) and PARTITION not in remaining:
+        raise Refusal(f"{start}: was lowered beyond {PARTITION}, --partition {options.partition} comes too late")
     if options.calibrate is not None and CALIBRATE in remaining:
         compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
     elif options.calibrate is not None:

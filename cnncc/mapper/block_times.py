@@ -113,7 +113,7 @@ class LoadWords(NamedTuple):
     def cycles(self, arch: Arch) -> PerPlan:
         """The most that one of the three takes."""
         buses, port = self.buses / arch.bus.burst_words, self.port / arch.glb.words_per_cycle
-        return np.maximum(self.pe, np.maximum(buses, port))
+        return np.maximum(self.pe / arch.pe.words_per_cycle, np.maximum(buses, port))
 
 
 def words_of(
@@ -334,6 +334,7 @@ class BlockTimes:
         # A load of the ifmap has at least as many pixels as there are outputs, of a PE and of all PEs.
         tile, channels = blocks.tiles, blocks.tiles.k if bound.shape.channelwise else blocks.tiles.c
         image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
+        image = image // arch.pe.words_per_cycle
         words = channels * np.minimum(tile.h, blocks.h.sizes[hh]) * np.minimum(tile.w, blocks.w.sizes[ww])
         image = np.maximum(image, words // arch.glb.words_per_cycle)
         weights = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs"))

@@ -116,7 +116,8 @@ class Durations:
     def load(self, words: int, places: int, in_row: int) -> int:
         """LOAD-2: `words` to each of `places` groups of PEs, `in_row` of which are in one row."""
         arch = self.arch
-        return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), words)
+        write = up(words, arch.pe.words_per_cycle)
+        return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), write)
 
     def _weight_load(self, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
         """One load of weights."""

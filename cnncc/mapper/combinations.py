@@ -115,21 +115,22 @@ class _Bounds:
         return steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * self.macros
 
     def loads(self) -> Amounts:
-        """BOUND-2. All loads ≥ Σ max(words of a PE, distinct words / GLB's words per cycle).
+        """BOUND-2. All loads ≥ Σ max(words of a PE / those of its write port, distinct words / GLB's words per cycle).
 
         Weights come once if they stay over h and w (`ws`), the ifmap once if it stays over k (`is`). Windows overlap in
         w. They overlap in h only if they have one row.
         """
         shape, sizes, own = self.shape, self.shape.sizes, self.shape.channelwise
         k, h, w, sums, port = self.k, self.h, self.w, self.sums, self.arch.glb.words_per_cycle
+        write = self.arch.pe.words_per_cycle
         again = k.held if own else 1.0 if self.form.name == "is" else k.trips
         ifmap = again * (h.held if sizes.r == 1 else h.trips) * sums.held * self.windows()
         distinct = (shape.tiled_together if own else again) * self.columns() * (sizes.c * self.distinct_rows())
-        ifmap = np.maximum(ifmap, distinct / port)
+        ifmap = np.maximum(ifmap / write, distinct / port)
         if not shape.is_mac:
             return ifmap
         distinct = shape.tiled_together * sizes.c * sizes.r * sizes.s
-        weights = np.maximum(k.held * sums.held * self.s.held, distinct / port)
+        weights = np.maximum(k.held * sums.held * self.s.held / write, distinct / port)
         return ifmap + (weights if self.form.name == "ws" else weights * h.trips * w.trips)
 
     def units(self) -> Counts:
@@ -182,7 +183,8 @@ class _Bounds:
 
     def soon(self) -> Amounts:
         """BOUND-1, as far as it is soon known."""
-        return self.compute + (self.words if self.arch.sequencer.overlap else self.macros)
+        words = self.words / self.arch.pe.words_per_cycle
+        return self.compute + (words if self.arch.sequencer.overlap else self.macros)
 
     def least(self) -> Amounts:
         """The bound; NEVER where register files have no room."""

@@ -33,11 +33,11 @@ from cnncc.cbrain.schemes import (
     Rate,
     Scheme,
     accesses,
-    cut,
     improvement,
     layer_cycles,
     network_cycles,
     pe_energy,
+    percent_saved,
     unroll_factor,
     unrolled_load_cycles,
 )
@@ -247,7 +247,7 @@ def table_5(networks: Networks) -> Iterator[Figure]:
             energy = sum(
                 pe_energy(*each, array) for each in zip(layers, adaptive(layers, array.tin, improved), strict=True)
             )
-            saved.append(cut(energy, sum(pe_energy(layer, Scheme.INTER, array) for layer in layers)))
+            saved.append(percent_saved(energy, sum(pe_energy(layer, Scheme.INTER, array) for layer in layers)))
         note = ""
         if name == "NiN" and improved:
             note = (
@@ -268,7 +268,7 @@ def traffic(networks: Networks) -> Iterator[Figure]:
     def saved(base: Callable[[Layers], Sequence[Scheme]], *names: str) -> float:
         return round(
             mean(
-                cut(words(layers, adaptive(layers, SMALL.tin, improved=True)), words(layers, base(layers)))
+                percent_saved(words(layers, adaptive(layers, SMALL.tin, improved=True)), words(layers, base(layers)))
                 for layers in (networks[name] for name in names)
             ),
             2,
