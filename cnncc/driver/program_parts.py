@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
 from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, group_layers, image_shape, mapping_of, reads_of_values
-from cnncc.driver.pipeline import GROUP, STAGE, TO_PROGRAMS, Compilation, Step
+from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Step
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.energy import with_energy
@@ -159,7 +159,7 @@ class PartsObserver:
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Keep the mapped layers after `nest-stage`, and read their prefetched operands after `array-prefetch`."""
-        if step.name in (STAGE, GROUP):
+        if step.name in (STAGE, GROUP, CORES):
             self.mapped = module.clone()
         elif step.name == "array-prefetch" and self.mapped is not None:
             self.parts = program_parts(self.mapped, prefetched_operands(module))
