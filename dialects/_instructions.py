@@ -374,6 +374,12 @@ class CorePlace:
     row0: int = 0
     col0: int = 0
 
+    def __post_init__(self) -> None:
+        if min(self.rows, self.cols, self.row0, self.col0) < 0 or bool(self.rows) != bool(self.cols):
+            raise ValueError(
+                f"core {self.label}: {self.rows} x {self.cols} PEs from {self.row0},{self.col0} on are none"
+            )
+
 
 @dataclass(frozen=True)
 class TokenRoute:

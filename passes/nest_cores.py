@@ -13,20 +13,22 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
+from cnncc.context import CompilerContext, note
 from cnncc.dialects.cnn import ReshapeOp
-from cnncc.dialects.nest import GroupOp, LayerOp, Region
+from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, Region
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark, marked_array
 from cnncc.passes._scheduling.core_chain import (
     CoreChain,
     CorePlan,
-    channel_between,
     cores_op,
     regions_in_array_problem,
     span,
 )
+from cnncc.passes._scheduling.core_choice import CoreSearch, chain_of
 from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
+from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 
 PLACE = re.compile(r"(\d+)x(\d+)@(\d+),(\d+)")
 MOST = 1 << 15
@@ -58,60 +60,102 @@ class NestCoresPass(ModulePass):
     A nest that runs stripe by stripe and fits the core keeps its loops. The others, and delays that are not given, are
     those with which the core takes the fewest cycles for a frame. Layers that are not mapped yet, and those mapped to
     an array of a file, need `arch`.
+
+    With `schedule` the cores are those of a schedule file (docs/schedule.md). Without it and `cores` the pass chooses
+    them, with the most frames in a time, or with the fewest PEs for `fps` frames a second.
     """
 
     name = "nest-cores"
 
-    cores: str
-    places: str
+    cores: str | None = None
+    places: str = ""
     rows: tuple[int, ...] = (1,)
     keeps: tuple[int, ...] = ()
     delays: str = ""
     lag: int = 1
+    schedule: str | None = None
+    fps: int | float | None = None
     arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
         try:
+            if self.cores is None and any(isinstance(inner, CoresOp) for inner in op.walk()):
+                note(ctx, f"{self.name}: nothing to do: the layers are on cores already")
+                return
             arch = marked_array(op, self.arch, self.name)
-            names = [listed((part,)) for part in self.cores.split(";")]
-            places = [_region(part.strip()) for part in self.places.split(";")]
-            if len(places) != len(names):
-                raise Refusal(f"places has {len(places)} rectangles for {len(names)} cores: one for each")
-            if problem := regions_in_array_problem(list(zip(map(span, names), places, strict=True)), arch):
-                raise Refusal(problem)
-            chain = self._chain(parted(op, names), places, arch)
+            if self.cores is not None and (self.schedule is not None or self.fps is not None):
+                raise Refusal("give either cores, or a schedule, or fps")
+            if (given := self._given()) is not None:
+                chain = _given_chain(op, given, self._lag(), arch)
+            else:
+                chain = self._chosen(ctx, op, arch)
             if problem := chain.problem(arch):
                 raise Refusal(problem)
         except Refusal as refusal:
-            text = str(refusal)
-            raise refusal if text.startswith(self.name) else Refusal(f"{self.name}: {text}") from refusal
+            if str(refusal).startswith(self.name):
+                raise
+            raise Refusal(f"{self.name}: {refusal}") from refusal
         cores_op(chain)
         mark(op, arch)
 
-    def _chain(self, parts: Sequence[Sequence[LayerOp]], places: Sequence[Region], arch: Arch) -> CoreChain:
-        """The cores with all that the options leave open. Raises Refusal."""
-        rows = self.rows * len(parts) if len(self.rows) == 1 else self.rows
-        _check_count("rows", rows, len(parts), "cores: one number, or one for each")
-        _check_count("keeps", self.keeps or [1] * (len(parts) - 1), len(parts) - 1, "channels: one for each")
-        delays = [_numbers(part) for part in self.delays.split(";")] if self.delays else [()] * len(parts)
-        _check_count("delays", delays, len(parts), "cores: one list for each, parted by ';'")
-        if min(rows) < 1:
-            raise Refusal(f"stripes of {min(rows)} rows: rows is at least 1")
-        if self.lag < 1:
-            raise Refusal(f"lag {self.lag}: results leave 1 or more frames behind")
-        plans = list[CorePlan]()
-        for layers, place, count, own in zip(parts, places, rows, delays, strict=True):
-            core = span([label_of(layer) for layer in layers])
-            if own and len(own) != len(layers):
-                raise Refusal(f"core '{core}': delays has {len(own)} numbers for {len(layers)} layers: one for each")
-            try:
-                plans.append(CorePlan(place, core_layers(layers, place, count, arch, own).group))
-            except Refusal as refusal:
-                raise Refusal(f"core '{core}': {refusal}") from refusal
-        pairs = zip(plans, plans[1:], strict=False)
-        least = [channel_between(first.group, second.group).keeps for first, second in pairs]
-        return CoreChain(tuple(plans), self.keeps or tuple(least), self.lag)
+    def _lag(self) -> int:
+        lag = self.lag if self.schedule is None else read_schedule(self.schedule).lag
+        if lag < 1:
+            raise Refusal(f"lag {lag}: results leave 1 or more frames behind")
+        return lag
+
+    def _given(self) -> list[GivenCore] | None:
+        """The cores that options or a schedule file say; None where they are to be chosen. Raises Refusal."""
+        if self.schedule is not None and (given := read_schedule(self.schedule).cores):
+            return list(given)
+        if self.cores is None:
+            return None
+        names = [listed((part,)) for part in self.cores.split(";")]
+        count, places = len(names), [part.strip() for part in self.places.split(";")]
+        rows = self.rows * count if len(self.rows) == 1 else self.rows
+        delays = [_numbers(part) for part in self.delays.split(";")] if self.delays else [()] * count
+        keeps = self.keeps or (0,) * (count - 1)
+        _check_count("places", places, count, "cores: one rectangle for each")
+        _check_count("rows", rows, count, "cores: one number, or one for each")
+        _check_count("keeps", keeps, count - 1, "channels: one for each")
+        _check_count("delays", delays, count, "cores: one list for each, parted by ';'")
+        of_cores = zip(names, places, rows, delays, (*keeps, 0), strict=True)
+        return [GivenCore(tuple(each), place, own, later, kept) for each, place, own, later, kept in of_cores]
+
+    def _chosen(self, ctx: Context, module: ModuleOp, arch: Arch) -> CoreChain:
+        """The chain that is the best on the array. Raises Refusal."""
+        (layers,) = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
+        if arch.cores.most < 2:
+            raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): an array with several cores")
+        search = CoreSearch(layers, arch, ctx.progress if isinstance(ctx, CompilerContext) else print)
+        if self.fps is None:
+            return search.fastest().chain
+        if not arch.clock_mhz:
+            raise Refusal(f"fps = {self.fps:g}: {arch.name} has no clock_mhz")
+        return search.fewest_pes(int(arch.clock_mhz * 10**6 / self.fps)).chain
+
+
+def _given_chain(module: ModuleOp, given: Sequence[GivenCore], lag: int, arch: Arch) -> CoreChain:
+    """The chain of given cores. Raises Refusal."""
+    places = [(span(core.layers), _region(core.place)) for core in given]
+    if problem := regions_in_array_problem(places, arch):
+        raise Refusal(problem)
+    plans = list[CorePlan]()
+    for layers, core, (_, place) in zip(parted(module, [core.layers for core in given]), given, places, strict=True):
+        try:
+            if core.rows < 1:
+                raise Refusal(f"stripes of {core.rows} rows: rows is at least 1")
+            if core.delays and len(core.delays) != len(layers):
+                raise Refusal(f"delays has {len(core.delays)} numbers for {len(layers)} layers: one for each")
+            plans.append(CorePlan(place, core_layers(layers, place, core.rows, arch, core.delays).group))
+        except Refusal as refusal:
+            raise Refusal(f"core '{span(core.layers)}': {refusal}") from refusal
+    if given[-1].keeps:
+        raise Refusal(f"core '{span(given[-1].layers)}': keeps is of the channel behind a core, and it is the last one")
+    least = chain_of(plans).keeps
+    keeps = [core.keeps or fewest for core, fewest in zip(given, least, strict=False)]
+    return CoreChain(tuple(plans), tuple(keeps), lag)
 
 
 def _check_count(name: str, given: Sequence[object], wanted: int, what: str) -> None:
@@ -148,6 +192,9 @@ def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> list[list[LayerO
         raise Refusal(f"layer '{label_of(inside)}' is in a group already: groups of cores are made from single layers")
     if left := next((layer for layer in layers if label_of(layer) not in wanted), None):
         raise Refusal(f"layer '{label_of(left)}' is on no core: all layers are, or the host computes them (cores.host)")
+    if early := next((layer for layer in layers if layer.mapping), None):
+        what = f"layer '{label_of(early)}' has a mapping that is not applied yet"
+        raise Refusal(f"{what}: cores are for a dump after cnn-to-nest or nest-stage")
     if several := next((layer for layer in layers if layer.sizes.data.n > 1), None):
         raise Refusal(
             f"layer '{label_of(several)}' has {several.sizes.data.n} images: frames follow each other, an image each: "

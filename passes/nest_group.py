@@ -124,10 +124,9 @@ class NestGroupPass(ModulePass):
             for number, planned in enumerate(plans):
                 _build(strip_name(label, number), planned, arch)
         except Refusal as refusal:
-            text = str(refusal)
-            raise (
-                refusal if text.startswith(self.name) else Refusal(f"{self.name}: group '{label}': {text}")
-            ) from refusal
+            if str(refusal).startswith(self.name):
+                raise
+            raise Refusal(f"{self.name}: group '{label}': {refusal}") from refusal
 
     def _check(self, labels: Sequence[str]) -> None:
         if len(set(labels)) < max(2, len(labels)):

@@ -13,7 +13,6 @@ What each layer's program is made of is in `layer_program.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -38,31 +37,20 @@ from cnncc.dialects.nest import (
     JoinOp,
     LayerOp,
     LoadOp,
-    channels_of,
     columns_of,
     group_layers,
     image_shape,
     mapping_of,
-    reads_of_values,
     split_strip,
 )
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
-from cnncc.model.core_steps import (
-    BUFFERS,
-    channel_ends,
-    core_routes,
-    first_tokens,
-    lag_problem,
-    over_frames,
-    weight_semaphores,
-)
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED, Semaphore
-from cnncc.model.group_steps import ChannelEnds, first_runs, last_run
+from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.array_mark import marked_array
-from cnncc.passes._programs.core_program import CoreSteps, core_steps, frames_through, weights_in
+from cnncc.passes._programs.core_program import ChainProgram
 from cnncc.passes._programs.group_program import group_program
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
@@ -112,15 +100,16 @@ def _layer_op(
     return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, *sync]))])
 
 
-def _core_op(
-    core: A.CorePlace,
-    routes: Sequence[A.TokenRoute],
-    tokens: Map[Semaphore, int],
-    program: Sequence[Operation],
-) -> A.CoreOp:
-    signals = [A.Signal(int(semaphore), count) for semaphore, count in tokens.items() if count]
-    body = Region(Block([*map(_op, routes), *map(_op, signals), *program]))
-    return A.CoreOp.create(properties={"record": A.CoreAttr(core)}, regions=[body])
+def _core_ops(chain: ChainProgram, program: Sequence[Operation]) -> list[Operation]:
+    """All cores. program: of core 0."""
+    programs = [program, *([_layer_op(c.label, "", list(map(_node_op, c.nodes)), COMPUTING)] for c in chain.cores)]
+    places = [A.CorePlace("dram"), *(core.place for core in chain.cores)]
+    result: list[Operation] = []
+    for place, routes, tokens, inside in zip(places, chain.routes, chain.tokens, programs, strict=True):
+        signals = [A.Signal(int(semaphore), count) for semaphore, count in tokens.items() if count]
+        body = Region(Block([*map(_op, routes), *map(_op, signals), *inside]))
+        result.append(A.CoreOp.create(properties={"record": A.CoreAttr(place)}, regions=[body]))
+    return result
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
@@ -133,15 +122,6 @@ def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
     columns = np.stack([np.ascontiguousarray(a).view(np.uint32) for a in arrays], axis=1)
     words = columns.astype("<u4").view(np.dtype(f"<i{operand_bits // 8}"))
     return words.reshape(len(columns), -1)
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """What core 0 has of its own beside the program, and the other cores."""
-
-    routes: Sequence[A.TokenRoute]
-    tokens: Map[Semaphore, int]
-    others: Sequence[A.CoreOp]
 
 
 @dataclass
@@ -158,7 +138,7 @@ class _Lowering:
     drained: A.LayerOp | None = None  # the layer just before, if its last transfers bring results to DRAM
     rings: dict[SSAValue, Home] = field(default_factory=dict[SSAValue, Home])
     leaving: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])  # results of groups, by value
-    chain: _Chain | None = None  # the cores with PEs
+    chain: ChainProgram | None = None  # the cores with PEs
 
     def __post_init__(self) -> None:
         self.tensors = ArrayTensors(self.func)
@@ -223,7 +203,7 @@ class _Lowering:
         for layer, plan in zip(members, plans, strict=True):
             name = value_key(layer) or plan.label
             if plan.keeps:
-                self.rings[layer.result] = self._ring(f"{name}.ring", plan, plan.keeps)
+                self.rings[layer.result] = self.tensors.ring(f"{name}.ring", plan, plan.keeps)
             elif isinstance(layer, LayerOp):
                 memory = "dram" if "output" in staged(layer) else "glb"
                 self.tensors.place(memory, self.leaving[layer.result], name)
@@ -243,72 +223,13 @@ class _Lowering:
         self.drained = program if any("output" in staged(layer) for layer in layers) else None
         self.program.append(program)
 
-    def _ring(self, name: str, plan: GroupLayer, rows: int) -> Home:
-        """A ring of so many rows of a layer's result."""
-        plane = rows * plan.sizes.w
-        tensor = self.tensors.declare(A.Tensor(name, "glb", plane * plan.sizes.k))
-        return Home(tensor, 0, plane, plan.sizes.w, rows if rows < plan.sizes.h else 0)
-
     def cores(self, op: CoresOp) -> None:
-        """Layers side by side: the tensors between them, the part of core 0, and the programs of the other cores."""
-        label, groups, lag = op.label.data, op.groups(), op.lag.value.data
-        if problem := lag_problem(lag):
-            raise Refusal(f"nest.cores {label}: {problem}")
-        first, last = groups[0].layers()[0], groups[-1].layers()[-1]
-        name = value_key(last) or label_of(last)
-        self.tensors.place("dram", op.outputs[0], name)
-        image = self._in_frames(label_of(first), first.ifmap), self._circle(f"{label_of(first)}.images", first.ifmap)
-        result = self._in_frames(label_of(last), op.outputs[0]), self._circle(f"{name}.results", last.result)
-        self.rings |= {first.ifmap: image[1], last.result: result[1]}
-        channels = channels_of(op)
-        for group, ring, channel in zip(groups, op.channels(), channels, strict=False):
-            home = self._ring(f"{channel.label}.channel", channel.producer, channel.ring)
-            self.rings |= {group.layers()[-1].result: home, ring.result: home}
-        plans = [over_frames(group_layers(group)) for group in groups]
-        (read,) = reads_of_values(first, [first.ifmap])
-        ends = channel_ends(list(map(group_layers, groups)), channels, read, image_shape(first.ifmap.type)[2])
-        steps = [self._core(*each) for each in zip(groups, plans, ends, strict=True)]
-        routes, tokens = core_routes([each.has_weights for each in steps]), first_tokens(channels, lag)
-        semaphores = weight_semaphores(len(steps))
-        weights = [
-            node for each, full in zip(steps, semaphores, strict=True) for node in weights_in(each.transfers, full)
-        ]
-        if weights:
-            self.program.append(_layer_op("weights", "", list(map(_node_op, weights)), ()))
-        through = list(map(_node_op, frames_through(image, result, lag)))
-        self.program.append(_layer_op("frames", name, through, (A.Engine.DMA,)))
-        programs: list[A.CoreOp] = []
-        for group, each, own, given in zip(groups, steps, routes[1:], tokens[1:], strict=True):
-            layer = _layer_op(group.label.data, "", list(map(_node_op, each.steps)), COMPUTING)
-            assert group.place is not None
-            programs.append(_core_op(A.CorePlace(group.label.data, **vars(group.place.data)), own, given, [layer]))
-        self.chain = _Chain(routes[0], tokens[0], programs)
-
-    def _core(self, group: GroupOp, plans: Sequence[GroupLayer], ends: ChannelEnds) -> CoreSteps:
-        layers = group.layers()
-        for layer, plan in zip(layers, plans, strict=True):
-            if plan.keeps:
-                self.rings[layer.result] = self._ring(f"{value_key(layer) or plan.label}.ring", plan, plan.keeps)
-        assert group.place is not None
-        own = [self._plain(layer, plan.label, plan) for layer, plan in zip(layers, plans, strict=True)]
-        return core_steps(own, plans, group.place.data, self.arch, ends)
-
-    def _in_frames(self, label: str, value: SSAValue) -> str:
-        """The tensor of a value in the record of a frame. Raises Refusal where it is none of its own."""
-        where = f"layer {label}: what the first core reads and the last one computes is"
-        if not self.tensors.lies_in("dram", value):
-            raise Refusal(f"{where} a tensor in DRAM, at a scale of integers")
-        tensor = self.tensors.declared[self.tensors.tensor("dram", value)]
-        if tensor.part_of or tensor.memory != "dram" or columns_of(value)[1]:
-            raise Refusal(f"{where} no part of another tensor: {tensor.name}")
-        return tensor.name
-
-    def _circle(self, name: str, value: SSAValue) -> Home:
-        """Buffers for images of a value that follow each other."""
-        _, channels, rows, cols = image_shape(value.type)
-        words = channels * rows * cols
-        tensor = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", BUFFERS * words))
-        return Home(tensor, words, rows * cols, cols, wrap=BUFFERS * words)
+        """Layers side by side: what core 0 does for them, and the programs of the other cores."""
+        chain = ChainProgram(op, self.tensors, self.rings, self._plain, self.arch)
+        if chain.weights:
+            self.program.append(_layer_op("weights", "", list(map(_node_op, chain.weights)), ()))
+        self.program.append(_layer_op("frames", chain.value, list(map(_node_op, chain.frames)), (A.Engine.DMA,)))
+        self.chain = chain
 
     def _loaded(self, op: LoadOp) -> LoadedRows:
         if not self.tensors.lies_in("dram", op.value):
@@ -437,7 +358,8 @@ class _Lowering:
             fresh.append((self.tensors.exchange(value, name, "value", quant), value))
             return fresh[-1][0]
         tensor = self.tensors.declared[self.tensors.tensor("dram", value)]
-        if tensor.memory == "dram" and (tensor.role != "value" or tensor.part_of or tensor.shape != shape(value.type)):
+        of_its_own = tensor.role == "value" and not tensor.part_of and tensor.words == prod(shape(value.type))
+        if tensor.memory == "dram" and not of_its_own:
             raise Refusal(f"{label}: its operand {tensor.name} is no tensor of its own in DRAM")
         if tensor.memory == "dram":
             self.tensors.rescale(value, quant)
@@ -560,8 +482,6 @@ class NestToArrayPass(ModulePass):
         tensors.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
         func.detach()
         func.erase()
-        if chain := lowering.chain:
-            program = [_core_op(A.CorePlace("dram"), chain.routes, chain.tokens, lowering.program), *chain.others]
-        else:
-            program = [*_primed(lowering.program), *lowering.program]
+        program = [*_primed(lowering.program), *lowering.program]
+        program = _core_ops(lowering.chain, lowering.program) if lowering.chain else program
         op.body.block.add_ops([*lowering.new_weights, *(_op(tensor) for tensor in tensors), *program])

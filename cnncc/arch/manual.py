@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import cleandoc
@@ -65,6 +66,8 @@ def families() -> dict[str, list[Arch]]:
 
 def _shown(value: object) -> str:
     """A value in TOML."""
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
@@ -75,7 +78,7 @@ def _all(values: Iterable[object]) -> str:
 
 def _range(kind: type, key: Key) -> str:
     if kind not in (int, float):
-        return {"bool": "true, false", "str": "text"}[kind.__name__]
+        return {"bool": "true, false", "str": "text", "tuple": "names"}[kind.__name__]
     return _all(key.only) or _all(dict.fromkeys((key.least, key.most))).replace(", ", " to ")
 
 

@@ -149,6 +149,10 @@ class Cores:
         ),
     ] = 1
     latency_cycles: Annotated[int, Key("cycles", "until a token has come to another core (CORE-3)", 0, unsaid=True)] = 1
+    host: Annotated[
+        tuple[str, ...],
+        Key("", "operators of ONNX that the host computes where layers run side by side: a list of names", unsaid=True),
+    ] = ()
 
 
 @dataclass(frozen=True)
@@ -270,12 +274,23 @@ def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
     return cls(**values)
 
 
+def _names(where: str, name: str, value: object) -> tuple[str, ...]:
+    """A list of texts. Raises Refusal for what is none."""
+    names = list(cast("list[object] | tuple[object]", value)) if isinstance(value, list | tuple) else [None]
+    texts = tuple(each for each in names if isinstance(each, str))
+    if len(texts) < len(names):
+        raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {value!r}')
+    return texts
+
+
 def _value(where: str, name: str, type_: Any, value: object) -> object:
     if is_dataclass(type_):
         if not isinstance(value, dict):
             raise Refusal(f"{where}: [{name}] must be a table")
         return _build(f"{where} [{name}]", cast("type[Any]", type_), cast("dict[str, Any]", value))
     kind, key = type_.__origin__, type_.__metadata__[0]
+    if kind not in (int, float, bool, str):
+        return _names(where, name, value)
     if kind in (int, float):
         return _number(where, name, kind, key, value)
     if not isinstance(value, kind):

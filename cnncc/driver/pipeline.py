@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.passes import PassPipeline
 from xdsl.universe import Universe
 
@@ -21,6 +21,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.objective import Objective
+from cnncc.passes._onnx.placement import HOST
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
@@ -35,7 +36,9 @@ TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own
 LEGALIZE = "cnn-legalize"
 CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
 ASSIGN = "nest-assign-mapping"
+NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
+CORES = "nest-cores"  # leaves mapped layers side by side
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Settings:
     - dataflow: the name of the other layers' dataflow
     - objective: what the network is optimised for
     - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
+    - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
+    - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
     - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
     """
 
@@ -79,6 +84,8 @@ class Settings:
     objective: Objective = Objective()
     groups: str = AUTO
     partition: str = NONE
+    parallel: bool = False
+    fps: float | None = None
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -104,6 +111,16 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     wanted = "" if objective == Objective() else f" objective={objective.name} slack={objective.slack:f}"
     groups = " groups=auto" if settings.groups == AUTO else ""
     given = "" if settings.groups in (AUTO, NONE) else f" schedule={_quoted(settings.groups)}"
+    in_turn = (
+        Step("nest", ASSIGN, arch + schedule + dataflow + wanted + groups),
+        Step("nest", "nest-tile"),
+        Step("nest", "nest-permute"),
+        Step("nest", "nest-unroll"),
+        Step("nest", STAGE),
+        *([Step("nest", GROUP, arch + given)] if settings.groups != NONE else []),
+    )
+    fps = f" fps={settings.fps:g}" if settings.fps is not None else ""
+    mapped = (Step("nest", CORES, arch + schedule + fps),) if settings.parallel else in_turn
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -119,13 +136,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("cnn", "cnn-fuse-epilogue"),
         Step("cnn", LEGALIZE),
         *_partition_steps(settings),
-        Step("nest", "cnn-to-nest"),
-        Step("nest", ASSIGN, arch + schedule + dataflow + wanted + groups),
-        Step("nest", "nest-tile"),
-        Step("nest", "nest-permute"),
-        Step("nest", "nest-unroll"),
-        Step("nest", STAGE),
-        *([Step("nest", GROUP, arch + given)] if settings.groups != NONE else []),
+        Step("nest", NESTS),
+        *mapped,
         Step("array", TO_PROGRAMS, arch),
         Step("array", "array-prefetch", arch),
         Step("array", "array-allocate", arch),
@@ -186,7 +198,8 @@ class Compilation:
         names = [step.name for step in todo]
         done = mark.data
         if done not in names:  # a module that a step of an option has left goes on where one without it does
-            done = {GROUP: STAGE, CHOOSE_SCHEME: LEGALIZE, PARTITION: LEGALIZE}.get(done, done)
+            of_cores = {STAGE: NESTS} if self.settings.parallel else {CORES: STAGE, GROUP: STAGE}
+            done = {CHOOSE_SCHEME: LEGALIZE, PARTITION: LEGALIZE, **of_cores}.get(done, done)
         if done not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
         array, mapped = array_title(self.settings.arch), mark_of(self.module)
@@ -249,6 +262,8 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         module = read_onnx(path, ctx, refusals, batch)
         check_interface(path, module)
     refusals.raise_any(str(path))
+    if settings.parallel and settings.arch.cores.host:
+        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings, refusals.notes)
 

@@ -12,13 +12,13 @@ semaphores, so that a route leads from one name to another:
                    OUTPUT_FREE  slots are free
 
 The program of core 0: the weights and params of all groups, one after the other; then, for each frame, the image in and
-the result of the frame `lag` before out. Images and results have two buffers each. So an image's token says that
-all weights are there, too, and nothing but loads of weights waits for them.
+the result of the frame `lag` before out. So an image's token says that all weights are there, too, and nothing but
+loads of weights waits for them.
 
 Core 0 runs `lag` iterations more than there are frames. In the first ones it takes away no result, and for that it has
 `lag` tokens of OUTPUT_FULL at first. What it gives for them is the space for `lag` results; the last core has the other
-tokens of OUTPUT_FREE. In the last iterations it brings no image, but takes INPUT_FREE all the same. So `lag` is 2 at
-most: the number of buffers.
+tokens of OUTPUT_FREE. In the last iterations it brings no image, but takes INPUT_FREE all the same. So there are `lag`
+buffers at least, and two.
 
 The lowering and the cost model share this, as they do `group_steps.py`.
 """
@@ -49,18 +49,16 @@ def weight_semaphores(cores: int) -> list[Semaphore]:
     return others[:cores]
 
 
-def lag_problem(lag: int) -> str | None:
-    """What is wrong with a lag; None if nothing is."""
-    if 1 <= lag <= BUFFERS:
-        return None
-    return f"lag {lag}: results leave 1 to {BUFFERS} frames behind, as images and results have {BUFFERS} buffers each"
+def buffers(lag: int) -> int:
+    """The buffers of images, and of results."""
+    return max(BUFFERS, lag)
 
 
 def first_tokens(channels: Sequence[Channel], lag: int) -> list[dict[Semaphore, int]]:
     """The tokens that each core has at first, by its number. channels: those between cores with PEs."""
-    free = [*(channel.primed for channel in channels), BUFFERS - lag]
+    free = [*(channel.primed for channel in channels), buffers(lag) - lag]
     of_cores = [{S.OUTPUT_FREE: count} if count else dict[Semaphore, int]() for count in free]
-    return [{S.INPUT_FREE: BUFFERS, S.OUTPUT_FULL: lag}, *of_cores]
+    return [{S.INPUT_FREE: buffers(lag), S.OUTPUT_FULL: lag}, *of_cores]
 
 
 def core_routes(with_weights: Sequence[bool]) -> list[list[TokenRoute]]:
@@ -91,7 +89,10 @@ def waits_on_core(layers: Sequence[GroupLayer]) -> list[bool]:
 
 
 def over_frames(layers: Sequence[GroupLayer], frames: int = FRAMES) -> list[GroupLayer]:
-    """The layers of a core with a loop over frames around each: as a group that runs image by image."""
+    """The layers of a core with a loop over frames around each: as a group that runs image by image.
+
+    frames: as many as there are buffers of results, FRAMES or more.
+    """
     return [replace(layer, sizes=replace(layer.sizes, n=frames), mapping=_with_loop(layer.mapping)) for layer in layers]
 
 

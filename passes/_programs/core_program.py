@@ -1,4 +1,4 @@
-"""The programs of cores, as plain records: no IR. Which tokens there are is said in `cnncc/model/core_steps.py`.
+"""The programs of cores, as plain records. Which tokens there are is said in `cnncc/model/core_steps.py`.
 
     core 0     weights and params of all groups       once
                i0, over frames                        one image in, one result out
@@ -11,46 +11,90 @@ back. Channels and rings do not move, as each frame begins in slot 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from xdsl.ir import SSAValue
+
 from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects import array as A
-from cnncc.dialects._channels import Region
 from cnncc.dialects._groups import GroupLayer
-from cnncc.model.core_steps import BUFFERS
+from cnncc.dialects.cnn import value_key
+from cnncc.dialects.nest import CoresOp, LayerOp, channels_of, group_layers, image_shape, reads_of_values
+from cnncc.model.core_steps import buffers, channel_ends, core_routes, first_tokens, over_frames, weight_semaphores
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import ChannelEnds
 from cnncc.passes._programs.group_program import GroupProgram
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer
+from cnncc.passes._programs.tensors import ArrayTensors
+from cnncc.passes._scheduling.nest_layers import label_of
 
 WIDEST = (1 << 16) - 1  # columns of a descriptor
 
 
 @dataclass(frozen=True)
-class CoreSteps:
-    """What a core with PEs computes: its steps, and the transfers that core 0 makes for it."""
+class CoreNodes:
+    """The program of a core with PEs, in one layer of this label."""
 
-    steps: list[Node]
-    transfers: list[Node]
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether it waits for weights."""
-        return any(isinstance(node, A.Dma) and node.tokens.give for node in self.transfers)
+    label: str
+    place: A.CorePlace
+    nodes: Sequence[Node]
 
 
-def core_steps(
-    layers: Sequence[ProgramLayer], group: Sequence[GroupLayer], region: Region, arch: Arch, ends: ChannelEnds
-) -> CoreSteps:
-    """The program of a group on its core. group: its layers over frames. Raises Refusal."""
-    program = GroupProgram(layers, group, core_arch(arch, region.rows, region.cols), ends)
-    return CoreSteps(program.steps(), program.transfers())
+class ChainProgram:
+    """The programs of `nest.cores`, and the tensors between them.
+
+    Attributes:
+        value           what the last layer computes
+        weights         the transfers of weights and params, with their views
+        frames          a loop over frames: one image in, one result out
+        cores           those with PEs
+        routes, tokens  of all cores, core 0 first: where tokens go, and those that a core gives itself at first
+    """
+
+    def __init__(
+        self,
+        op: CoresOp,
+        tensors: ArrayTensors,
+        rings: dict[SSAValue, Home],
+        plain: Callable[[LayerOp, str, GroupLayer], ProgramLayer],
+        arch: Arch,
+    ) -> None:
+        groups, lag, channels = op.groups(), op.lag.value.data, channels_of(op)
+        first, last = groups[0].layers()[0], groups[-1].layers()[-1]
+        self.value = value_key(last) or label_of(last)
+        tensors.place("dram", op.outputs[0], self.value)
+        images = tensors.circle(f"{label_of(first)}.images", first.ifmap, buffers(lag))
+        results = tensors.circle(f"{self.value}.results", last.result, buffers(lag))
+        rings |= {first.ifmap: images, last.result: results}
+        for group, ring, channel in zip(groups, op.channels(), channels, strict=False):
+            home = tensors.ring(f"{channel.label}.channel", channel.producer, channel.ring)
+            rings |= {group.layers()[-1].result: home, ring.result: home}
+        plans = [over_frames(group_layers(group), buffers(lag)) for group in groups]
+        (read,) = reads_of_values(first, [first.ifmap])
+        ends = channel_ends(list(map(group_layers, groups)), channels, read, image_shape(first.ifmap.type)[2])
+        programs, self.cores = list[GroupProgram](), list[CoreNodes]()
+        for group, own, tokens in zip(groups, plans, ends, strict=True):
+            assert group.place is not None
+            for layer, plan in zip(group.layers(), own, strict=True):
+                if plan.keeps:
+                    rings[layer.result] = tensors.ring(f"{value_key(layer) or plan.label}.ring", plan, plan.keeps)
+            place, label = group.place.data, group.label.data
+            layers = [plain(layer, plan.label, plan) for layer, plan in zip(group.layers(), own, strict=True)]
+            programs.append(GroupProgram(layers, own, core_arch(arch, place.rows, place.cols), tokens))
+            self.cores.append(CoreNodes(label, A.CorePlace(label, **vars(place)), programs[-1].steps()))
+        transfers = [program.transfers() for program in programs]
+        full = weight_semaphores(len(groups))
+        self.weights = [node for own, each in zip(transfers, full, strict=True) for node in weights_in(own, each)]
+        self.frames = frames_through(
+            (tensors.in_frames(first.ifmap), images), (tensors.in_frames(op.outputs[0]), results), lag
+        )
+        self.routes = core_routes([any(program.waits) for program in programs])
+        self.tokens = first_tokens(channels, lag)
 
 
 def weights_in(transfers: Sequence[Node], full: Semaphore) -> list[Node]:
-    """Transfers of weights as core 0 makes them: each says by `full` that it is done, if its core waits for it."""
+    """A group's transfers as core 0 makes them: each of weights says by `full` that it is done."""
     named = {name for node in transfers if isinstance(node, A.Dma) for name in (node.dram, node.glb)}
     result: list[Node] = []
     for node in transfers:
@@ -93,7 +137,7 @@ class _Frames:
         width, words = self.circle.image // self.blocks, self.circle.image
         return [
             A.View(f"{self.name}.dram", self.dram, width=width, frames=True, steps=(A.LoopTerm("i0", "y", 1),)),
-            A.View(self.name, self.circle.tensor, wrap=BUFFERS * words, steps=(A.LoopTerm("i0", "lin", words),)),
+            A.View(self.name, self.circle.tensor, wrap=self.circle.wrap, steps=(A.LoopTerm("i0", "lin", words),)),
         ]
 
     def transfer(self, direction: A.Direction, tokens: A.Tokens, first: int = 0) -> A.Dma:
