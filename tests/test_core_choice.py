@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import refused
+from cli_cases import done, refused
 from examples import FACTOR, SEED, examples
 from group_cases import random_chain
 from xdsl.dialects.builtin import ModuleOp
@@ -15,8 +16,10 @@ from xdsl.dialects.builtin import ModuleOp
 from cnncc.arch.model import load_arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import new_context
+from cnncc.errors import Refusal
 from cnncc.passes._scheduling.core_chain import regions_in_array_problem
-from cnncc.passes._scheduling.core_choice import CoreSearch, places_of, units_of
+from cnncc.passes._scheduling.core_choice import places_of, units_of
+from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 ROOT = Path(__file__).parent.parent
@@ -55,19 +58,19 @@ def test_between_units_one_value_goes_from_one_layer_to_the_next(number: int) ->
     assert [layer for unit in units for layer in unit] == layers
     for at in range(1, len(layers)):
         before, behind = set(layers[:at]), layers[at:]
-        edges = [(value.owner, op, value is op.ifmap) for op in behind for value in op.operands if value.owner in before]
+        edges = [
+            (value.owner, op, value is op.ifmap) for op in behind for value in op.operands if value.owner in before
+        ]
         assert (edges == [(layers[at - 1], layers[at], True)]) == any(unit[0] is layers[at] for unit in units)
 
 
 @pytest.mark.skipif(FACTOR < 1.5, reason="15 s of searches")
-def test_the_mnist_net_does_1_100_frames_a_second() -> None:
-    import subprocess
-
+def test_the_mnist_net_does_1_100_frames_a_second(tmp_path: Path) -> None:
     model, data = ROOT / "samples/models/mnist.onnx", ROOT / "samples/inputs/digits_calibration.npz"
-    command = f"cnncc compile {model} --batch 1 --arch tcpa-4x4 --parallel layers --calibrate {data} --emit nest"
-    text = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
-    assert text.count("nest.channel") == 2 and text.count(" keeps 7 ") == 2
-    assert CoreSearch is not None
+    options = ("--batch", 1, "--arch", "tcpa-4x4", "--parallel", "layers", "--calibrate", data)
+    report = done("compile", model, *options, "-o", tmp_path / "net.cnb")
+    rate = re.search(r"16 of 16 PEs; one in [\d,]+ cycles, ([\d,.]+) a second at 50 MHz", report)
+    assert rate and float(rate[1].replace(",", "")) > 1100
 
 
 @pytest.mark.parametrize(
@@ -85,3 +88,30 @@ def test_options_that_do_not_go_together(options: list[str], message: str, tmp_p
     given = [str(schedule) if option == "FILE" else option for option in options]
     model = str(ROOT / "samples/models/mnist.onnx")
     assert message in refused("compile", model, "--arch", "tcpa-4x4", *given)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[core]]\nlayers = ["a"]', "core 1: place is a text, rows x columns of PEs"),
+        ('[[core]]\nlayers = "a"\nplace = "1x1@0,0"', "core 1: layers is a list of labels"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nrow = 2', "core 1: unknown key 'row'"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nkeeps = [2]', "core 1: keeps is a whole number"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\n[b]\ntof = 2', "beside [[core]] there is no b"),
+        ('objective = "energy"\n[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"', "beside [[core]] there is no objective"),
+        ("lag = 2", "lag is of cores: it has no table [[core]]"),
+    ],
+)
+def test_what_a_schedule_file_says_of_cores_is_checked(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "cores.toml"
+    file.write_text(text)
+    with pytest.raises(Refusal, match=re.escape(message)):
+        read_schedule(str(file))
+
+
+def test_a_schedule_file_has_cores(tmp_path: Path) -> None:
+    file = tmp_path / "cores.toml"
+    file.write_text('lag = 2\n[[core]]\nlayers = ["a", "b"]\nplace = "1x2@3,0"\nkeeps = 4\ndelays = [0, 1]\n')
+    schedule = read_schedule(str(file))
+    assert schedule.lag == 2
+    assert schedule.cores == (GivenCore(("a", "b"), "1x2@3,0", 1, (0, 1), 4),)
