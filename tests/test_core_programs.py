@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -12,21 +12,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import SEED, examples
-from group_cases import Chain, random_chain
+from group_cases import Chain, random_chain, tensor
 from test_array_eval import altered, difference
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.arch.model import load_arch
+from cnncc.arch.model import Arch, load_arch
+from cnncc.binary.modules import build_binary
 from cnncc.dialects import array as A
+from cnncc.dialects._records import format_record
+from cnncc.dialects.cnn import Window
 from cnncc.dialects.isa import instructions
 from cnncc.driver.ir_files import ir_text
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
 from cnncc.errors import Refusal
 from cnncc.eval import array, cnn, isa
+from cnncc.isa.codec import encode_program
+from cnncc.isa.fields import FieldTerm
+from cnncc.isa.table import Instruction
 from cnncc.machine.cores.core_races import core_races
+from cnncc.machine.cores.rules import check_cores
+from cnncc.model.glb_tokens import Semaphore
 from cnncc.passes.nest_cores import NestCoresPass
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
 
 EXAMPLES = examples(12)
 FRAMES = 3
@@ -41,9 +51,10 @@ PASSES = ("array-prefetch", "array-allocate", "array-to-isa")
 
 @cache
 def cores_array() -> str:
-    """An array of 16-bit words with cores."""
+    """An array of 16-bit words with cores, and PEs of two lanes."""
     source = (Path(__file__).parents[1] / "cnncc/arch/spatial-8x8.toml").read_text()
     text = source.replace('"spatial-8x8"', '"cores-8x8"').replace("words = 65536", "banks = 64\nwords = 65536")
+    text = text.replace("[pe]", "[pe]\nlanes = 2\nlane_sums = true")
     path = Path(__file__).parents[1] / "build" / "cores-8x8.toml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"{text}\n[cores]\nmost = 8\nwords_per_cycle = 8\nbuses = 4\nlatency_cycles = 2\n")
@@ -55,6 +66,7 @@ class Case:
     """A chain on cores, before `nest-to-array`; the images of some frames, and the results of them."""
 
     compilation: Compilation
+    network: Chain
     x: np.ndarray
     result: np.ndarray
 
@@ -85,7 +97,7 @@ def on_cores(chain: Chain, parts: Sequence[Sequence[str]], **options: object) ->
     x = np.random.default_rng(5).integers(-60, 60, (FRAMES, *chain.x.shape[1:])).astype(np.int64)
     ctx = new_context()
     (result,), _ = cnn.evaluate(chain.module(ctx), ctx.weights, [x])
-    return Case(compilation, x, result)
+    return Case(compilation, chain, x, result)
 
 
 REFUSED = (
@@ -234,3 +246,97 @@ def test_a_deadlock_names_who_waits():
         "deadlock: no core can go on: core dram in layer frames (array.dma waits for semaphore 5), "
         "core sum in layer sum (array.load waits for semaphore 6) (CORE-6)"
     )
+
+
+# -- what is proven, and what is found ---------------------------------------------------------------------------------
+
+
+@cache
+def two_cores() -> Case:
+    """A convolution on a core; a pool and another convolution on the next one."""
+    rng, shapes = np.random.default_rng(3), [(1, 2, 9, 6), (1, 4, 9, 6), (1, 4, 4, 3), (1, 6, 4, 3)]
+    chain = Chain(np.zeros(shapes[0], np.int64), dims=shapes)
+    window = {"same": Window((3, 3), pad=(1, 1, 1, 1)), "pool": Window((2, 2), (2, 2), group=4, fill=-99)}
+    for number, (kind, (_, c, _, _), (_, k, _, _)) in enumerate(
+        zip(("same", "pool", "same"), shapes, shapes[1:], strict=False)
+    ):
+        layer, then = f'cnn.pool "max" %v{number}', ""
+        if kind == "same":
+            chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c, 3, 3)).astype(np.int16)
+            chain.arrays[f"b{number}"] = rng.integers(-50, 50, (k,)).astype(np.int32)
+            chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (k,)).astype(np.float32)
+            layer = f"cnn.conv %v{number} weights @w{number}"
+            then = f'bias = "b{number}", scale = "s{number}", clamp = [-120, 120]'
+        types = f"{tensor(shapes[number])} -> {tensor(shapes[number + 1])}"
+        chain.lines.append(
+            f'%v{number + 1} = {layer} window <{format_record(window[kind])}> then <{then}> label "l{number}" : {types}'
+        )
+    case = on_cores(chain, (("l0",), ("l1", "l2")))
+    case.run("nest-to-array")
+    return case
+
+
+@cache
+def claim_of_two() -> Claim:
+    case, ctx = two_cores(), new_context()
+    module = case.network.module(ctx)
+    binary = build_binary(case.at("array-to-isa"), case.compilation.ctx.weights, load_arch(cores_array()))
+    return Claim(binary, module, ctx.weights)
+
+
+def with_program(program: Sequence[Instruction]) -> Claim:
+    claim = claim_of_two()
+    return replace(claim, binary=replace(claim.binary, program=encode_program(program)))
+
+
+def test_a_program_of_cores_is_proven():
+    proof = prove(claim_of_two(), 50)
+    assert not proof.failures
+    assert proof.frames == 5  # the first, the last, one that results leave later, and a round of two buffers
+    assert proof.error_bits >= 50
+    results = two_cores().result[0].size
+    assert [(part.name, part.results) for part in proof.parts] == [("outputs", 5 * results), ("frames", 0)]
+
+
+def planted() -> Iterator[tuple[str, int, Instruction]]:
+    """Wrong instructions, with their numbers: what is wrong, where, the instruction."""
+    program = claim_of_two().binary.instructions
+    cores = [at for at, inst in enumerate(program) if inst.spec.name == "core"]
+    own = [(at, inst) for at, inst in enumerate(program) if cores[1] < at < cores[2]]
+    commits = [(at, inst) for at, inst in own if inst.spec.name == "commit" and inst.number("y")]
+    at, inst = commits[0]
+    yield "slot", at, replace(inst, values={**inst.values, "y": inst.number("y") - 1})
+    at, inst = next((at, inst) for at, inst in own if inst.spec.name == "mac" and inst.number("lanes") > 1)
+    yield "lane", at, replace(inst, values={**inst.values, "weight_l": inst.number("weight_l") + 1})
+    at, inst = next((at, inst) for at, inst in enumerate(program) if inst.spec.name == "step" and at > cores[1])
+    yield "image", at, replace(inst, values={**inst.values, "by": FieldTerm("lin", inst.term("by").step // 2)})
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_is_planted_is_not_proven(number):
+    what, at, wrong = list(planted())[number]
+    program = [*claim_of_two().binary.instructions]
+    program[at] = wrong
+    assert prove(with_program(program), 1.0).failures, what
+
+
+def test_a_token_less_is_noticed():
+    """But for those of weights and of free slots that another token, or a longer ring, implies."""
+    program, arch = claim_of_two().binary.instructions, load_arch(cores_array())
+    unnoticed = set[int]()
+    for at, inst in enumerate(program):
+        for side in ("take", "give"):
+            if inst.spec.name in ("dma", "load", "commit") and (semaphore := inst.number(side)):
+                less = [*program]
+                less[at] = replace(inst, values={**inst.values, side: 0, f"{side}_when": None})
+                if not noticed(less, arch):
+                    unnoticed.add(semaphore)
+    assert unnoticed <= {int(Semaphore.FULL)}
+
+
+def noticed(program: Sequence[Instruction], arch: Arch) -> bool:
+    try:
+        check_cores(program, arch)
+        return bool(core_races(program, arch, FRAMES)[0])
+    except Refusal:  # a trap, too
+        return True
