@@ -55,7 +55,9 @@ def test_between_units_one_value_goes_from_one_layer_to_the_next(number: int) ->
     assert [layer for unit in units for layer in unit] == layers
     for at in range(1, len(layers)):
         before, behind = set(layers[:at]), layers[at:]
-        edges = [(value.owner, op, value is op.ifmap) for op in behind for value in op.operands if value.owner in before]
+        edges = [
+            (value.owner, op, value is op.ifmap) for op in behind for value in op.operands if value.owner in before
+        ]
         assert (edges == [(layers[at - 1], layers[at], True)]) == any(unit[0] is layers[at] for unit in units)
 
 
