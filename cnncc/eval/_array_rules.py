@@ -256,8 +256,8 @@ class ArrayState:
                 source, target = sides["dram"], sides["glb"]
             case A.Direction.OUT:
                 source, target = sides["glb"], sides["dram"]
-                if self.views[dma.glb].tensor == self.result:
-                    self.result = self.views[dma.dram].tensor  # it was gathered in a buffer
+                if self.views[dma.glb].tensor == self.result or self.frames:
+                    self.result = self.views[dma.dram].tensor  # it was gathered in a buffer, or by another core
             case _:
                 assert_never(dma.direction)
         target[0].write(target[1][inside], source[0].read(source[1][inside]))
