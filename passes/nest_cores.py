@@ -74,7 +74,7 @@ class NestCoresPass(ModulePass):
     delays: str = ""
     lag: int = 1
     schedule: str | None = None
-    fps: float | None = None
+    fps: int | float | None = None
     arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from dataclasses import asdict, replace
@@ -35,6 +36,8 @@ def rows() -> dict[tuple[str, str], list[str]]:
 
 
 def in_toml(value: object) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
@@ -78,6 +81,14 @@ def test_arch_manual_ranges_are_those_of_the_reader(table: str, key: str) -> Non
     for value in (least - 1, most + 1):
         with pytest.raises(Refusal, match=rf"{key} = {value} is outside {least} to {most}"):
             arch_from_table(changed(table, key, value), "file")
+
+
+def test_operators_for_the_host_are_a_list_of_names() -> None:
+    assert load_arch("tcpa-4x4").cores.host == ("Gemm",)
+    assert parse_arch(arch_text(load_arch("tcpa-4x4")), "file") == load_arch("tcpa-4x4")
+    for wrong in ("Gemm", [1], 3):
+        with pytest.raises(Refusal, match="host is a list of names"):
+            arch_from_table(changed("cores", "host", wrong), "file")
 
 
 def test_lane_sums_are_said_only_where_they_are_on() -> None:

@@ -14,6 +14,7 @@ from group_cases import random_chain
 
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary
+from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.dialects.nest import CoresOp
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
@@ -21,8 +22,10 @@ from cnncc.driver.program_parts import cores_plan_of
 from cnncc.errors import Refusal
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.programs import cores_of
+from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.cores_schedule import PredictedFrames, predicted_frames
+from cnncc.model.energy import with_energy
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes.nest_cores import NestCoresPass
 
@@ -108,3 +111,5 @@ def test_what_is_predicted_is_what_is_counted(array: str) -> None:
         assert from_json(json.loads(json.dumps(as_json([plan])))) == [plan]
         for frames in (1, 6, 30):
             check(plan, binary, frames)
+        counted, predicted = program_stats(binary, frames=6), all_counts([plan], binary.arch, frames=6)
+        assert with_energy(predicted, binary.arch.energy) == counted

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "cbrain.json").read_text())
+pytestmark = pytest.mark.usefixtures("short_searches")
 NETWORKS = {"AlexNet": "Alexnet", "GoogLeNet": "Googlenet", "VGG-19": "VGG19", "NiN": "NiN"}
 
 # Stated by the paper, and by the formulas. The numbers are written down here, not computed.
@@ -106,9 +107,28 @@ def test_cbrain_beaten(printed: dict[str, Any]) -> None:
     assert [row["layer"] for row in printed["beaten"]][:4] == ["conv1", "conv1", "conv2", "inception_4b/5x5"]
 
 
+def test_cbrain_measured(printed: dict[str, Any]) -> None:
+    """PEs multiply for the formula's cycles, to the last one; other cycles are the program's."""
+    rows = printed["measured"]
+    assert [(row["network"], row["scheme"]) for row in rows] == [
+        (network, scheme) for network in NETWORKS for scheme in ("inter-kernel", "kernel partition")
+    ]
+    for row, golden in zip(rows[::2], GOLDEN["conv1"][::2], strict=True):
+        assert row["formula"] == row["program"]["computing"] == golden["inter"]
+    for row, golden in zip(rows[1::2], GOLDEN["conv1"][::2], strict=True):
+        assert row["formula"] == row["program"]["computing"] == golden["pieces"]
+        assert (row["program"]["cutting"] > 0) == (row["network"] != "VGG-19")
+    assert all(row["program"]["layer"] > row["formula"] for row in rows)
+
+
 def test_cbrain_prints_a_table() -> None:
     """Every figure on a line of its own, with what it misses by, and the beaten layers below."""
-    result = cbrain.reproduce()
+    networks = {name: cbrain.layers_of(source) for name, source in cbrain.SOURCES.items()}
+    runs = [
+        cbrain.Measured("AlexNet", "16-16", "inter-kernel", 1000, cbrain.ProgramCycles(1000, 1010, 0)),
+        cbrain.Measured("AlexNet", "16-16", "kernel partition", 400, cbrain.ProgramCycles(400, 440, 60)),
+    ]
+    result = cbrain.Result(list(cbrain.figures(networks)), list(cbrain.beaten(networks)), 180, runs)
     lines = "\n".join(cbrain.as_text(result)).splitlines()
     cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
     for row in result.figures:
@@ -116,4 +136,6 @@ def test_cbrain_prints_a_table() -> None:
         assert [value for value in [*values, cbrain.off(row)] if value] in cells
     assert ["Table 4", "NiN, 16-16", "ms", "6.72", "4.849", "-27.8 %"] in cells
     assert "Algorithm 2 does not choose the fastest scheme in 8 of 180 cases:" in lines
-    assert cells[-1] == ["NiN", "32-32", "conv1", "kernel partition", "131,220", "intra-kernel, unrolled", "104,976"]
+    assert ["NiN", "32-32", "conv1", "kernel partition", "131,220", "intra-kernel, unrolled", "104,976"] in cells
+    assert ["AlexNet", "kernel partition", "400", "400", "440", "60", "+25.0 %"] in cells
+    assert lines[-1] == "  partition over inter, mean: 2.5 by formulas, 2.02 counted"

@@ -276,7 +276,7 @@ def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
 
 def _names(where: str, name: str, value: object) -> tuple[str, ...]:
     """A list of texts. Raises Refusal for what is none."""
-    names = cast("list[object]", value) if isinstance(value, list) else [None]
+    names = list(cast("list[object] | tuple[object]", value)) if isinstance(value, list | tuple) else [None]
     texts = tuple(each for each in names if isinstance(each, str))
     if len(texts) < len(names):
         raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {value!r}')

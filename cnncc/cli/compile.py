@@ -86,6 +86,7 @@ def command(
 def _write_program(build: Build, output: Path | None, emit: str) -> None:
     from cnncc.binary.container import to_bytes
     from cnncc.binary.modules import disassembly
+    from cnncc.driver.cores_text import cores_text
     from cnncc.passes._scheduling.schedule_file import read_schedule
     from cnncc.util.files import write_atomically
 
@@ -106,7 +107,10 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     if (schedule := settings.schedule) is not None:
         given = read_schedule(schedule)
         groups = f", {len(given.groups)} group(s)" if given.groups else ""
-        lines.append(f"  schedule {len(given.entries)} layer(s) mapped{groups} as {schedule} says")
+        said = f"{len(given.cores)} core(s)" if given.cores else f"{len(given.entries)} layer(s) mapped{groups}"
+        lines.append(f"  schedule {said} as {schedule} says")
+    if share.cores is not None:
+        lines += cores_text(share.cores, binary.arch)
     if share.blocks:
         lines.append(f"  GLB      {share.blocks}")
     click.echo(fitted([*lines, *(f"  host     {reason}" for reason in share.hosted)]))

@@ -14,12 +14,12 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
 from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, group_layers, image_shape, mapping_of, reads_of_values
-from cnncc.driver.pipeline import GROUP, STAGE, TO_PROGRAMS, Compilation, Step
+from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Step
+from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import HostPart, Part, copies
 from cnncc.passes._programs.tensors import is_read_in_glb, source, staged, uses
 from cnncc.passes._programs.tensors import parts as concatenated
@@ -146,7 +146,7 @@ def program_parts(module: ModuleOp, prefetched: Prefetched) -> list[Part]:
 
 def predicted_counters(module: ModuleOp, arch: Arch, prefetched: Prefetched) -> dict[str, Any]:
     """The predicted counters of the program, by the keys of `run --stats` (docs/stats.md)."""
-    return with_energy(program_counts(program_parts(module, prefetched), arch), arch.energy)
+    return with_energy(all_counts(program_parts(module, prefetched), arch), arch.energy)
 
 
 class PartsObserver:
@@ -159,7 +159,7 @@ class PartsObserver:
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Keep the mapped layers after `nest-stage`, and read their prefetched operands after `array-prefetch`."""
-        if step.name in (STAGE, GROUP):
+        if step.name in (STAGE, GROUP, CORES):
             self.mapped = module.clone()
         elif step.name == "array-prefetch" and self.mapped is not None:
             self.parts = program_parts(self.mapped, prefetched_operands(module))

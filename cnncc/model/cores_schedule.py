@@ -6,8 +6,8 @@ Core 0 brings weights and images, and takes results away; the other cores run a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from cnncc.arch.model import Arch, core_arch
@@ -31,11 +31,13 @@ from cnncc.model.timed_program import (
     Own,
     PredictedCycles,
     Task,
+    TimedLoop,
     TimedSignal,
     Token,
     Wait,
     repeat,
 )
+from cnncc.model.timeline import Timeline, cycles, idle_state
 from cnncc.model.transfers import tokens_of
 
 DESCRIPTORS = 2  # of a transfer: of the DRAM side and of the GLB side
@@ -48,12 +50,14 @@ class PredictedFrames:
     """The times of layers side by side, in a run of so many frames.
 
     - cores: core 0 and the cores of groups
+    - of_dma: what core 0 does first, `weights`, and then, `frames`
     - first: cycles until the results of the first frame are in DRAM
     - period: (cycles, frames) in steady state; None if the run is too short for one to show
     - peaks: by channel, the most rows that are written and not yet read
     """
 
     cores: Sequence[PredictedCycles]
+    of_dma: Mapping[str, PredictedCycles]
     frames: int
     total: int
     first: int
@@ -113,12 +117,31 @@ def predicted_frames(
     plan: CoresPlan, arch: Arch, frames: int, causes: bool = False, hosts: tuple[int, int] = (0, 0)
 ) -> PredictedFrames:
     """The times of a run of so many frames. causes: with stalls by cause, which takes longer."""
-    timed = cores_cycles(cores_schedule(plan, arch, frames, hosts), arch.cores.latency_cycles, causes)
+    cores = cores_schedule(plan, arch, frames, hosts)
+    timed = cores_cycles(cores, arch.cores.latency_cycles, causes)
     peaks = [
         peak(channel, timed.noted[number, WRITTEN], timed.noted[number + 1, READ])
         for number, channel in enumerate(plan.rings, 1)
     ]
-    return PredictedFrames(timed.cores, frames, timed.total, timed.noted[0, RESULT][plan.lag], timed.period, peaks)
+    return PredictedFrames(
+        timed.cores,
+        _of_dma(cores[0], timed.cores[0]),
+        frames,
+        timed.total,
+        timed.noted[0, RESULT][plan.lag],
+        timed.period,
+        peaks,
+    )
+
+
+def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycles]:
+    """The cycles of core 0 until all weights are on their way, and those behind."""
+    before = core.nodes[: next(at for at, node in enumerate(core.nodes) if isinstance(node, TimedLoop)) - 1]
+    if not any(isinstance(node, Task) for node in before):
+        return {"frames": whole}
+    weights = cycles(before, Timeline(core.machine, before).run(idle_state(core.machine)).elapsed, {})
+    rest = replace(whole, total=whole.total - weights.total, dma=whole.dma - weights.dma)
+    return {"weights": weights, "frames": rest}
 
 
 def peak(channel: Channel, written: Sequence[int], read: Sequence[int]) -> int:

@@ -25,6 +25,7 @@ from cnncc.dialects.nest import (
     image_shape,
     reads_of_values,
 )
+from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
 from cnncc.passes._scheduling.nest_layers import label_of
 
@@ -63,6 +64,23 @@ class CoreChain:
         """The channels as plain data."""
         pairs = zip(pairwise(core.group for core in self.cores), self.keeps, strict=True)
         return [channel_between(*groups, keeps) for groups, keeps in pairs]
+
+    def plan(self) -> CoresPlan:
+        """As the cost model takes it."""
+        groups = [core.group for core in self.cores]
+        firsts = [group.layers[0] for group in groups]
+        _, _, height, _ = image_shape(firsts[0].ifmap.type)
+        return CoresPlan(
+            span([core.label for core in self.cores]),
+            self.lag,
+            tuple(group.plan() for group in groups),
+            tuple(core.region for core in self.cores),
+            tuple(reads_of_values(first, [first.ifmap])[0] for first in firsts),
+            tuple(ChannelPlan(channel.label, channel.keeps) for channel in self.channels),
+            _words(firsts[0].ifmap),
+            _words(groups[-1].layers[-1].result),
+            height,
+        )
 
     def problem(self, arch: Arch) -> str | None:
         """What keeps an array from running the chain; None if nothing does."""

@@ -6,6 +6,7 @@
 3. *Figures.* The combinations with the least bound come first. The model runs each core by itself (`core_mapping.py`).
    The best is that whose busiest core takes the fewest cycles; or, for a rate, that with the fewest PEs.
 4. *Stripes.* The busiest core gets stripes of more rows while that takes it fewer cycles.
+5. *Channels.* The model runs all cores together; channels get rows (`core_channels.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp, Region
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, channel_between, regions_in_array_problem
+from cnncc.passes._scheduling.core_channels import TimedChain, with_space
 from cnncc.passes._scheduling.core_mapping import CoreLayers, core_layers
 from cnncc.passes._scheduling.nest_layers import label_of
 from cnncc.util.progress import Progress
@@ -86,7 +88,12 @@ class CoreSearch:
 
     # -- results ---------------------------------------------------------------------------------------------------
 
-    def fastest(self) -> Choice:
+    def fastest(self) -> TimedChain:
+        """The chain that takes the fewest cycles from frame to frame. Raises Refusal where no core runs."""
+        choice = self._least_busy()
+        return with_space(choice.chain, choice.period, self.arch, self.progress)
+
+    def _least_busy(self) -> Choice:
         """The choice whose busiest core takes the fewest cycles. Raises Refusal where no core runs."""
         best: Choice | None = None
         in_vain = 0
@@ -99,17 +106,18 @@ class CoreSearch:
                 best, in_vain = other, 0
         return self._refined(best)
 
-    def fewest_pes(self, period: int) -> Choice:
-        """The choice with the fewest PEs of which no core takes more cycles. Raises Refusal where there is none."""
+    def fewest_pes(self, period: int) -> TimedChain:
+        """The chain with the fewest PEs that takes no more cycles from frame to frame. Raises Refusal for none."""
         for combination in sorted(self._within(period), key=lambda each: (each.pes, each.bound)):
             choice = self._choice(combination, period + 1)
             if choice is not None:
-                return choice
-        best = self.fastest()
-        clock = self.arch.clock_mhz * 10**6
+                timed = with_space(choice.chain, period, self.arch, self.progress)
+                if timed.cycles <= period:
+                    return timed
+        best = self.fastest().cycles
         raise Refusal(
-            f"no choice of PEs of {self.arch.name} takes {period} cycles for a frame: the best takes {best.period}, "
-            f"{clock / best.period:,.1f} frames a second"
+            f"{self.arch.name} has no cores that take {period:,} cycles for a frame: the fewest that were found are "
+            f"{best:,.0f}, {self.arch.clock_mhz * 10**6 / best:,.1f} frames a second"
         )
 
     def _refined(self, best: Choice | None) -> Choice:

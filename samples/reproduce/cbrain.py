@@ -4,7 +4,8 @@ Data-level Parallelization" (Song et al., DAC 2016).
 One line for each figure that the paper states, and what the formulas of `cnncc.cbrain` give, with the assumption behind
 it. The paper states results, and hardly a formula: most lines depend on an assumption. docs/cbrain.md explains them.
 
-The layers are those of the networks of `samples/models.py`, read from their graphs alone, without weights.
+The layers are those of the networks of `samples/models.py`, read from their graphs alone, without weights. The first
+layers are also compiled and run, in two schemes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from statistics import mean
 from typing import Any
 
 import click
+import numpy as np
+from cbrain_programs import ProgramCycles, program_cycles
 from onnx import helper
 
 from cnncc.cbrain.convolution import Convolution
@@ -45,9 +48,11 @@ from cnncc.dialects._layers import Window
 from cnncc.errors import Refusal
 from cnncc.util.convention import CORRECTED, PAPER
 from cnncc.util.terminal import TEXT, Column, fitted, table
+from cnncc.weights import Array
 
 SMALL = CBrain(16, 16)
 WIDTHS = (SMALL, CBrain(32, 32))
+FIG_7 = (Scheme.INTER, Scheme.PARTITION)
 WEIGHT_RATE = 16  # words a cycle
 WEIGHTS_FIRST = f"weights come before use, {WEIGHT_RATE} words a cycle"
 COUNTING = Counting()
@@ -324,19 +329,43 @@ def beaten(networks: Networks) -> Iterator[Beaten]:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """The first layer of a network, compiled for the preset of an array: the formula's cycles, and the program's."""
+
+    network: str
+    width: str
+    scheme: str
+    formula: int
+    program: ProgramCycles
+
+
+def measured(networks: Networks) -> Iterator[Measured]:
+    """The first layers, in two schemes, at 16-16. Raises Refusal if outputs differ between schemes."""
+    for name, (layer, *_) in networks.items():
+        outputs = dict[Scheme, Mapping[str, Array]]()
+        for scheme in FIG_7:
+            program, outputs[scheme] = program_cycles(layer, scheme, SMALL)
+            yield Measured(name, width(SMALL), scheme.value, layer_cycles(layer, scheme, SMALL), program)
+        one, other = outputs.values()
+        if not all(np.array_equal(one[key], other[key]) for key in one):
+            raise Refusal(f"{name}: {layer.name} gives other outputs with a partitioned kernel: a defect of cnncc")
+
+
+@dataclass(frozen=True)
 class Result:
     """All that is printed. cases: layers x widths."""
 
     figures: list[Figure]
     beaten: list[Beaten]
     cases: int
+    measured: list[Measured]
 
 
 def reproduce() -> Result:
     """All figures. Raises Refusal."""
     networks = {name: layers_of(source) for name, source in SOURCES.items()}
     cases = len(WIDTHS) * sum(map(len, networks.values()))
-    return Result(list(figures(networks)), list(beaten(networks)), cases)
+    return Result(list(figures(networks)), list(beaten(networks)), cases, list(measured(networks)))
 
 
 def as_text(result: Result) -> Iterator[str]:
@@ -357,6 +386,20 @@ def as_text(result: Result) -> Iterator[str]:
     ]
     named = [Column(title, TEXT) for title in ("network", "width", "layer", "chosen")]
     yield from table([*named, "cycles", Column("better", TEXT), "cycles"], rows)
+    yield ""
+    yield "Conv1 compiled for cbrain-16-16 and run, with equal outputs of both schemes:"
+    rows = list[list[str]]()
+    for each in result.measured:
+        program = each.program
+        counted = (each.formula, program.computing, program.layer, program.cutting)
+        above = f"{100 * (program.total / each.formula - 1):+.1f} %"
+        rows.append([each.network, each.scheme, *(f"{cycles:,}" for cycles in counted), above])
+    named = [Column(title, TEXT) for title in ("network", "scheme")]
+    yield from table([*named, "formula", "compute", "layer", "cutting", "both above formula"], rows)
+    inter, parts = ([each for each in result.measured if each.scheme == scheme.value] for scheme in FIG_7)
+    by_formula = average([each.formula for each in inter], [each.formula for each in parts])
+    counted = average([each.program.total for each in inter], [each.program.total for each in parts])
+    yield f"  partition over inter, mean: {by_formula} by formulas, {counted} counted"
 
 
 def off(row: Figure) -> str:
