@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from cnncc.binary.container import Binary
 from cnncc.binary.modules import layers
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.cores.core_walk import Deadlock, Wait
+from cnncc.machine.cores.core_walk import CoreWait, Deadlock
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def _names(binary: Binary) -> dict[int, str]:
     return names
 
 
-def _text(wait: Wait, names: dict[int, str]) -> str:
+def _text(wait: CoreWait, names: dict[int, str]) -> str:
     inst = wait.leaf.instruction
     for_words = inst.spec.kind is Kind.LOAD or (inst.spec.kind is Kind.DMA and inst.text("direction") == "out")
     own, giver = (names.get(core, f"core {core}") for core in (wait.core, wait.giver))

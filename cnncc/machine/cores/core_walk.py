@@ -21,7 +21,7 @@ from cnncc.machine.traps import Trap
 T = TypeVar("T")
 
 
-class Wait(NamedTuple):
+class CoreWait(NamedTuple):
     """A core that waits at an instruction for a token of core `giver`."""
 
     core: int
@@ -33,7 +33,7 @@ class Deadlock(Trap):
     """No core can go on: those that wait."""
 
     def __init__(
-        self, index: int, address: int, instruction: Instruction, happened: str, waits: Sequence[Wait]
+        self, index: int, address: int, instruction: Instruction, happened: str, waits: Sequence[CoreWait]
     ) -> None:
         super().__init__(index, address, instruction, happened)
         self.waits = waits
@@ -240,7 +240,7 @@ def check_ended(walks: Sequence[CoreWalk[T]]) -> None:
             first.address,
             first.instruction,
             f"deadlock: no core can go on: {', '.join(each)} (CORE-6)",
-            [Wait(walk.core.number, leaf, _giver(walk)) for walk, leaf in waiting],
+            [CoreWait(walk.core.number, leaf, _giver(walk)) for walk, leaf in waiting],
         )
 
 
