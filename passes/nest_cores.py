@@ -29,6 +29,7 @@ from cnncc.passes._scheduling.core_choice import CoreSearch, chain_of
 from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
+from cnncc.util.progress import silent
 
 PLACE = re.compile(r"(\d+)x(\d+)@(\d+),(\d+)")
 MOST = 1 << 15
@@ -128,7 +129,7 @@ class NestCoresPass(ModulePass):
         (layers,) = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
         if arch.cores.most < 2:
             raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): an array with several cores")
-        search = CoreSearch(layers, arch, ctx.progress if isinstance(ctx, CompilerContext) else print)
+        search = CoreSearch(layers, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
         if self.fps is None:
             return search.fastest().chain
         if not arch.clock_mhz:

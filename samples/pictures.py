@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/: the machine, a PE set, ping and pong, the timeline of a layer, a group of layers.
+"""Draw the pictures of docs/: the machine, a PE set, ping and pong, the timeline of a layer, groups and cores.
 
     python samples/pictures.py                 writes docs/pictures/*.svg, the same bytes for the same code
 
@@ -452,6 +452,7 @@ def timeline(binary: Binary, label: str) -> Picture:
 
 def pictures() -> dict[str, str]:
     """The text of each file by its name."""
+    from core_pictures import drawings
     from group_pictures import example, pyramid, ring
 
     reuses, group = schedules(), example()
@@ -462,6 +463,7 @@ def pictures() -> dict[str, str]:
         "timeline": timeline(compiled(), TIME_LAYER),
         "pyramid": pyramid(group),
         "ring": ring(group),
+        **drawings(),
     }
     return {f"{name}.svg": picture.svg() for name, picture in drawn.items()}
 

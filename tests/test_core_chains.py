@@ -33,7 +33,7 @@ def computed(case: CoreCase, order: Order) -> np.ndarray:
     return nest.evaluate(case.module, case.ctx.weights, [case.frames], order=order)[0][0]
 
 
-@pytest.mark.parametrize("number", range(examples(30)))
+@pytest.mark.parametrize("number", range(examples(16)))
 def test_cores_compute_what_their_layers_do_in_any_order(number: int) -> None:
     case = core_case(number, SEED)
     case.module.verify()
@@ -42,7 +42,7 @@ def test_cores_compute_what_their_layers_do_in_any_order(number: int) -> None:
         assert np.array_equal(computed(case, order), wanted)
 
 
-@pytest.mark.parametrize("number", range(examples(12)))
+@pytest.mark.parametrize("number", range(examples(8)))
 def test_a_channel_of_one_row_less_is_refused_and_does_not_run(number: int) -> None:
     case = core_case(number, SEED, more=0)
     for op in case.cores.channels():
@@ -58,7 +58,7 @@ def test_a_channel_of_one_row_less_is_refused_and_does_not_run(number: int) -> N
     case.module.verify()
 
 
-@pytest.mark.parametrize("number", range(examples(12)))
+@pytest.mark.parametrize("number", range(examples(8)))
 def test_the_walk_over_tokens_says_which_lags_run(number: int) -> None:
     case = core_case(number, SEED)
     case.cores.lag = IntegerAttr(3 + number % 4, i64)

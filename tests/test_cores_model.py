@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Mapped
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_cases import done, refused
 from examples import SEED, examples
 from group_cases import random_chain
 
 from cnncc.arch.model import load_arch
-from cnncc.binary.container import Binary
+from cnncc.binary.container import Binary, load, save
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
+from cnncc.dialects._channels import Channel
+from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from cnncc.dialects.nest import CoresOp
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
 from cnncc.driver.program_parts import cores_plan_of
 from cnncc.errors import Refusal
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.programs import cores_of
+from cnncc.model import cores_schedule
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.cores_schedule import PredictedFrames, predicted_frames
 from cnncc.model.energy import with_energy
+from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes.nest_cores import NestCoresPass
 
@@ -48,12 +56,15 @@ ARRAYS = {  # what differs from spatial-8x8, and the table of cores
 
 @pytest.fixture(scope="module", params=ARRAYS)
 def array(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    changes, cores = ARRAYS[request.param]
+    return with_cores(tmp_path_factory.mktemp("arrays") / "cores.toml", *ARRAYS[request.param])
+
+
+def with_cores(path: Path, changes: Mapped[str, str], cores: str) -> str:
+    """An array with cores in a file."""
     text = (Path(__file__).parents[1] / "cnncc/arch/spatial-8x8.toml").read_text()
     for old, new in {**changes, "words = 65536": "words = 65536\nbanks = 64"}.items():
         assert old in text
         text = text.replace(old, new, 1)
-    path = tmp_path_factory.mktemp("arrays") / "cores.toml"
     path.write_text(f"{text}\n[cores]\nmost = 8\nbuses = 4\n{cores}\n")
     return str(path)
 
@@ -113,3 +124,66 @@ def test_what_is_predicted_is_what_is_counted(array: str) -> None:
             check(plan, binary, frames)
         counted, predicted = program_stats(binary, frames=6), all_counts([plan], binary.arch, frames=6)
         assert with_energy(predicted, binary.arch.energy) == counted
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[CoresPlan, Path]:
+    """A chain on several cores, as a file with its plan."""
+    folder = tmp_path_factory.mktemp("compiled")
+    array = with_cores(folder / "cores.toml", *ARRAYS["slow tokens"])
+    plan, binary = next(each for each in programs(array, 3) if len(each[0].groups) > 1)
+    save(replace(binary, metadata={**binary.metadata, "plan": as_json([plan])}), folder / "net.cnb")
+    return plan, folder / "net.cnb"
+
+
+def test_a_token_less_in_the_program_shows(compiled: tuple[CoresPlan, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, path = compiled
+    right = cores_schedule.first_tokens
+
+    def with_less_space(channels: Sequence[Channel], lag: int) -> list[dict[Semaphore, int]]:
+        first, second, *others = right(channels, lag)
+        return [first, {semaphore: count - 1 for semaphore, count in second.items()}, *others]
+
+    check(plan, binary := load(path), 6)
+    monkeypatch.setattr(cores_schedule, "first_tokens", with_less_space)
+    with pytest.raises((AssertionError, LookupError)):
+        check(plan, binary, 6)
+
+
+def test_rows_wait_from_their_last_commit_to_their_last_load() -> None:
+    """Rows 0 to 3, a 3x3 window with padding 1: rows 0 and 1, then 0 to 2, 1 to 3, 2 and 3 are read."""
+
+    def layer(label: str) -> GroupLayer:
+        return GroupLayer(label, "mac", Sizes(1, 1, 1, 4, 1, 1, 1), Mapping((Loop("h", 1),)), 0)
+
+    link = Channel("a", layer("a"), layer("b"), Read(0, "ifmap", 3, 1, 1), 4)
+    assert cores_schedule.most_waiting(link, [10, 20, 30, 40], [25, 35, 45, 55]) == 3
+    assert cores_schedule.most_waiting(link, [10, 20, 30, 40], [45, 55, 65, 75]) == 4
+    # In one cycle a load ends first: row 0 is read when row 2 is written.
+    assert cores_schedule.most_waiting(link, [10, 20, 35, 45], [25, 35, 45, 55]) == 2
+
+
+def test_estimate_of_a_binary_with_cores(compiled: tuple[CoresPlan, Path]) -> None:
+    plan, path = compiled
+    text = done("estimate", path).stdout
+    assert f"{plan.groups[0].label}" in text and "in steady state a frame takes" in text
+    estimate = json.loads(done("estimate", path, "--json", "--frames", 20).stdout)
+    counted = program_stats(load(path), frames=20)
+    assert {key: estimate[key] for key in ("cycles", "frames", "cores", "words")} == {
+        key: counted[key] for key in ("cycles", "frames", "cores", "words")
+    }
+    for steady, core in zip(estimate["steady"]["cores"][1:], plan.regions, strict=True):
+        cycles = steady["cycles"]
+        assert cycles["compute"] + sum(cycles["stall"].values()) == cycles["total"] == estimate["steady"]["cycles"]
+        assert core.rows
+    assert "counters are as predicted" in done("estimate", path, "--check-counters").stdout
+
+
+def test_estimate_refuses_what_is_not_of_cores(compiled: tuple[CoresPlan, Path], tmp_path: Path) -> None:
+    _, path = compiled
+    assert "--explain is of layers one after the other" in refused("estimate", path, "--explain", "l0")
+    assert "--what-if is of layers" in refused("estimate", path, "--what-if", "dram.latency_cycles=8")
+    binary = load(path)
+    metadata = {**binary.metadata, "plan": [{**binary.metadata["plan"][0], "lag": 0}]}
+    save(replace(binary, metadata=metadata), tmp_path / "wrong.cnb")
+    assert "lag, keeps and words of frames are positive" in refused("estimate", tmp_path / "wrong.cnb")

@@ -73,6 +73,15 @@ def test_tcpa_measured(printed: dict[str, Any]) -> None:
     assert small["fps"] == round(50_000_000 / small["cycles"], 1)
 
 
+def test_tcpa_measured_on_cores(printed: dict[str, Any]) -> None:
+    """The slowest layer's operations bound a frame; start and finish of macro-instructions add less than 1 %."""
+    small, large = printed["measured_cores"]
+    for own, bound in ((small, 63_504), (large, 42_336)):
+        assert bound <= own["cycles"] < 1.01 * bound < own["first"]
+        assert own["fps"] == round(50_000_000 / own["cycles"], 1)
+        assert own["stored"] == [2 * 672, 3 * 336, 2 * 336, 3 * 168]  # the fewest rows: of pools 2, of convolutions 3
+
+
 def test_tcpa_prints_a_table() -> None:
     """Every figure on a line of its own; the measured one, of the caller's, at the end."""
     rows = list(tcpa.figures(tcpa.layers()))

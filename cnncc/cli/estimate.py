@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, NAMES, compile_options, json_option, print_remarks
+from cnncc.cli.options import FILE, NAMES, OF_CORES, compile_options, json_option, parallel_options, print_remarks
 from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.command("estimate")
 @click.argument("source", type=FILE)
 @compile_options
+@parallel_options
 @click.option("--explain", "explained", metavar="LAYER", help="Why this layer takes so long, and what would help.")
 @click.option(
     "--what-if", metavar="KEY=VALUE", multiple=True, help="What the same program takes on an array with this value."
@@ -59,6 +60,7 @@ def command(
     cnncc estimate net.cnb --what-if dram.words_per_cycle=16
     cnncc estimate net.cnb --check-counters
     cnncc estimate net.onnx --front
+    cnncc estimate net.onnx --arch tcpa-4x4 --parallel layers
     """
     if check_certificate or check_counters:
         if explained or what_if or frames or as_json or certificate or front or (check_certificate and check_counters):
@@ -68,7 +70,7 @@ def command(
         if check_certificate:
             _check(source, check_certificate, options)
             return
-    given = [name for name in NAMES if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    given = [name for name in (*NAMES, *OF_CORES) if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if source.suffix == ".cnb" and given:
         raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
     if source.suffix == ".cnb" and certificate:
@@ -79,7 +81,15 @@ def command(
         _check_counters(source)
         return
     if front:
-        if explained or what_if or frames or certificate or options.objective or options.slack is not None:
+        if (
+            explained
+            or what_if
+            or frames
+            or options.parallel
+            or certificate
+            or options.objective
+            or options.slack is not None
+        ):
             raise click.UsageError("--front goes with no other output, and with no objective: it has several")
         if source.suffix == ".cnb":
             raise click.UsageError("--front is of a model: a binary is mapped")
@@ -96,7 +106,7 @@ def _estimate(
 ) -> None:  # fmt: skip
     from cnncc.certificate.certificate import certificate
     from cnncc.estimate import cores_table, estimate_table, explain, explain_group, what_if
-    from cnncc.estimate.mapped_program import of_binary, of_model
+    from cnncc.estimate.mapped_program import of_binary, of_model, on_one_core
     from cnncc.util.files import check_writable, write_atomically
 
     check_writable(proof)
@@ -111,7 +121,8 @@ def _estimate(
                     f"{one} is of layers one after the other, and {source.name} has layers side by side: without it, "
                     f"and with --json, an estimate has the stalls of each core by cause"
                 )
-            beside = cores_table.as_json(program, frames or cores_table.FRAMES)
+            alone = None if is_binary else on_one_core(source, options, progress)
+            beside = cores_table.as_json(program, frames or cores_table.FRAMES, alone)
             lines = [json.dumps(beside, indent=1)] if as_json else cores_table.as_text(beside, program)
             click.echo("\n".join(lines) if as_json else fitted(lines))
             return

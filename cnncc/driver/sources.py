@@ -14,6 +14,7 @@ from cnncc.driver.ir_files import dump_file, read_ir
 from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
+    CORES,
     NONE,
     PARTITION,
     TO_PROGRAMS,
@@ -151,9 +152,9 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     remaining = [step.name for step in compilation.remaining()]
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
-    of_mapping = ("schedule", "dataflow", "objective", "slack")
+    of_mapping = ("schedule", "dataflow", "objective", "slack", "parallel", "fps")
     for option, value in ((f"--{name}", getattr(options, name)) for name in of_mapping):
-        if value is not None and ASSIGN not in remaining:
+        if value is not None and not {ASSIGN, CORES} & {*remaining}:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if options.groups is not None and (ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS) not in remaining:
         raise Refusal(f"{start}: its layers are mapped already, --groups {options.groups} comes too late")

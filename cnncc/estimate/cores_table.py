@@ -16,8 +16,11 @@ FRAMES = 64  # of a run where nobody says how many: states recur within few fram
 CHANNELS = ("channel_in", "channel_out")
 
 
-def as_json(program: Program, frames: int) -> dict[str, Any]:
-    """The keys of `run --stats` of a run of so many frames; what cores and channels are; a frame in steady state."""
+def as_json(program: Program, frames: int, alone: Program | None = None) -> dict[str, Any]:
+    """The keys of `run --stats` of a run of so many frames; what cores and channels are; a frame in steady state.
+
+    alone: the same network on a single core.
+    """
     plan = program.cores
     assert plan is not None
     counters = program.counters(frames=frames)
@@ -58,7 +61,13 @@ def as_json(program: Program, frames: int) -> dict[str, Any]:
         "groups": groups,
         "steady": steady,
         "hardware": {"cores": hardware_of(plan, program.arch), "one_core": hardware_of(None, program.arch)},
+        "one_core": _alone(alone) if alone else None,
     }
+
+
+def _alone(program: Program) -> dict[str, Any]:
+    counters = program.counters()
+    return {"cycles": counters["cycles"]["total"], "macs": counters["macs"], "words": counters["words"]}
 
 
 def _row(plan: CoresPlan, at: int) -> int:
@@ -171,3 +180,11 @@ def _hardware(estimate: Mapping[str, Any]) -> Iterator[str]:
             for text, key in (("these cores", "cores"), ("a single core", "one_core"))
         ],
     )
+    if alone := estimate["one_core"]:
+        clock, cycles = estimate["clock_mhz"], alone["cycles"]
+        rate = f", {clock * 1e6 / cycles:,.1f} a second" if clock else ""
+        words = alone["words"]
+        yield (
+            f"a single core takes {cycles:,} cycles for an image{rate}, with {alone['macs']:,} MACs; it reads "
+            f"{words['dram_read']:,} words of DRAM and {words['glb_read']:,} of the GLB"
+        )

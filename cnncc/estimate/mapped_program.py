@@ -88,6 +88,9 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     """The program of an ONNX file or of dumped IR, and its compilation. Raises Refusal as `compile` does."""
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
+    if compilation.settings.parallel:
+        parts = mapped_parts(compilation)
+        return Program(source.name, compilation.settings.arch, parts, None), compilation
     names = [step.name for step in todo]
     mapped = ASSIGN not in names
     choice = map_layers(compilation, todo)
@@ -101,6 +104,13 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     candidates = None if mapped else partial(mapper.candidates, ctx)
     network = MappedNetwork(func, array, parts, candidates, groups, alone)
     return Program(source.name, array, parts, network, report), compilation
+
+
+def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | None:
+    """The program of an ONNX file without layers side by side; None where options or IR say how these run."""
+    if source.suffix == ".mlir" or options.schedule:
+        return None
+    return of_model(source, replace(options, parallel=None, fps=None), progress)[0]
 
 
 def _cloned(

@@ -120,7 +120,7 @@ def predicted_frames(
     cores = cores_schedule(plan, arch, frames, hosts)
     timed = cores_cycles(cores, arch.cores.latency_cycles, causes)
     peaks = [
-        peak(channel, timed.noted[number, WRITTEN], timed.noted[number + 1, READ])
+        most_waiting(channel, timed.noted[number, WRITTEN], timed.noted[number + 1, READ])
         for number, channel in enumerate(plan.rings, 1)
     ]
     return PredictedFrames(
@@ -144,8 +144,8 @@ def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycle
     return {"weights": weights, "frames": rest}
 
 
-def peak(channel: Channel, written: Sequence[int], read: Sequence[int]) -> int:
-    """The most rows of a channel that are written and not yet read.
+def most_waiting(channel: Channel, written: Sequence[int], read: Sequence[int]) -> int:
+    """The most rows of a channel that are written and not yet read (COST-18).
 
     written, read: when the last commit of each stripe of its producer is done, and the last load of each of its
     consumer, frame after frame. In one cycle rows are read first.

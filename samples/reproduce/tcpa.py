@@ -5,8 +5,9 @@ One line for each figure that the paper states, and three values: the paper's ow
 The network is the trained MNIST net without its fully connected layer, which the paper leaves to a processor. The array
 has 16 PEs with two lanes at 50 MHz.
 
-The last lines are no figures of the calculus. They are what the interpreter counts for the whole network, layer by
-layer, on the presets `tcpa-4x4` and `tcpa-4x5`.
+The last lines are no figures of the calculus. They are what the interpreter counts on the presets `tcpa-4x4` and
+`tcpa-4x5`: for the whole network, layer by layer; and for the paper's mappings, with a core for each layer and
+`cores.most` = 6.
 """
 
 from __future__ import annotations
@@ -15,14 +16,22 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import click
 
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.binary.counters import program_stats
-from cnncc.driver.build import compiled
+from cnncc.driver.build import binary_of, compiled
+from cnncc.driver.pipeline import CORES, Step
+from cnncc.driver.program_parts import program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.machine.cores.core_times import simulate_cores
+from cnncc.machine.cores.programs import cores_of
+from cnncc.model.cores_plan import CoresPlan
+from cnncc.passes.nest_cores import NestCoresPass
 from cnncc.tcpa.calculus import (
     CORRECTED,
     PAPER,
@@ -50,6 +59,12 @@ SMALL, LARGE = (4, 1, 8, 1, 2), (4, 1, 12, 1, 2)  # PEs of Fig. 6 on 4x4 PEs, an
 FPS = 100
 PRESETS = ("tcpa-4x4", "tcpa-4x5")
 
+SIDE_BY_SIDE = (  # a core for each layer: PEs by layer, and where they are
+    ("tcpa-4x4", SMALL, "2x2@2,0;1x1@2,2;2x4@0,0;1x1@3,2;2x1@2,3"),
+    ("tcpa-4x5", LARGE, "1x4@3,0;1x1@3,4;3x4@0,0;1x1@2,4;2x1@0,4"),
+)
+CORES_OF_PAPER, FRAMES = 6, 16  # one for the DRAM, five for layers; frames of a run
+
 Value = int | float | str
 Pair = tuple[Value, Value]  # as printed, corrected
 
@@ -74,6 +89,18 @@ class Measured:
     array: str
     cycles: int
     fps: float
+
+
+@dataclass(frozen=True)
+class MeasuredCores:
+    """What the interpreter counts with a core for each layer: cycles of a frame, of the first one; bytes that wait."""
+
+    array: str
+    pes: tuple[int, ...]
+    cycles: int
+    fps: float
+    first: int
+    stored: tuple[int, ...]
 
 
 def layers() -> list[ChainLayer]:
@@ -215,7 +242,31 @@ def measured(array: str) -> Measured:
     return Measured(array, cycles, fps(cycles))
 
 
-def as_text(rows: Sequence[Figure], runs: Sequence[Measured]) -> Iterator[str]:
+def side_by_side(array: str, pes: tuple[int, ...], places: str) -> MeasuredCores:
+    """The convolutions and pools on cores of their own, with the fewest rows in channels; Fc on the host."""
+    preset = load_arch(array)
+    arch = replace(preset, cores=replace(preset.cores, most=CORES_OF_PAPER))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{array}.toml"
+        path.write_text(arch_text(arch))
+        compilation = start_compilation(MODEL, CompileOptions(str(path), batch=1, parallel="layers"))
+        compilation.run_before(CORES)
+        names = ";".join(layer.name for layer in layers())
+        NestCoresPass(names, places, arch=str(path)).apply(compilation.ctx, compilation.module)
+        (plan,) = (part for part in program_parts(compilation.module, {}) if isinstance(part, CoresPlan))
+        for name in ("nest-to-array", "array-prefetch", "array-allocate"):
+            compilation.step(Step("array", name, f'arch="{path}"'))
+        compilation.step(Step("isa", "array-to-isa"))
+        binary = binary_of(compilation)
+    counted = simulate_cores(cores_of(binary.instructions, arch, FRAMES))
+    assert counted.frames.period
+    cycles, frames = counted.frames.period
+    rows = [ring.producer.sizes.k * ring.producer.sizes.w for ring in plan.rings]
+    stored = tuple(words * most for words, most in zip(rows, counted.rings.values(), strict=True))
+    return MeasuredCores(array, pes, cycles // frames, fps(cycles // frames), counted.frames.first, stored)
+
+
+def as_text(rows: Sequence[Figure], runs: Sequence[Measured], cores: Sequence[MeasuredCores] = ()) -> Iterator[str]:
     """The table, with notes below the lines that they explain."""
     cells = list[list[str] | str]()
     for row in rows:
@@ -229,6 +280,10 @@ def as_text(rows: Sequence[Figure], runs: Sequence[Measured]) -> Iterator[str]:
     for run in runs:
         cost = f"{run.cycles:,} cycles, {run.fps:,.1f} fps"
         yield f"  measured on {run.array}, layer by layer, Fc and transfers included: {cost}"
+    for own in cores:
+        cost = f"{own.cycles:,} cycles, {own.fps:,.1f} fps; first frame {own.first:,}"
+        yield f"  measured on {own.array}, cores of {pes_text(own.pes)} PEs: {cost}"
+        yield f"      bytes that wait between layers at most: {', '.join(f'{count:,}' for count in own.stored)}"
 
 
 def shown(value: Value) -> str:
@@ -247,10 +302,12 @@ def main(as_json: bool) -> None:
     """
     try:
         rows, runs = list(figures(layers())), [measured(array) for array in PRESETS]
+        cores = [side_by_side(*case) for case in SIDE_BY_SIDE]
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    result = {"figures": [asdict(row) for row in rows], "measured": [asdict(run) for run in runs]}
-    click.echo(json.dumps(result, indent=1) if as_json else fitted(as_text(rows, runs)))
+    result = {"figures": rows, "measured": runs, "measured_cores": cores}
+    printed = {key: [asdict(each) for each in values] for key, values in result.items()}
+    click.echo(json.dumps(printed, indent=1) if as_json else fitted(as_text(rows, runs, cores)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows in the rings between cores: written by one core, and not yet read by the next one (CHANNEL-5 of docs/cores.md).
+"""Rows in the rings between cores: written by one core, and not yet read by the next one (`channels` of docs/stats.md).
 
 A ring is what commits of one core write and loads of another core read. A *step* of a core is an iteration of a loop
 that stands directly in its loop over frames. Its rows are written when its last commit to the ring is done. It is done

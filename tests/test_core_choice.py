@@ -1,0 +1,117 @@
+"""The choice of cores: rectangles that fit, units of a chain, the options of `compile`, and what it reaches."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_cases import done, refused
+from examples import FACTOR, SEED, examples
+from group_cases import random_chain
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.arch.model import load_arch
+from cnncc.dialects.nest import LayerOp
+from cnncc.driver.pipeline import new_context
+from cnncc.errors import Refusal
+from cnncc.passes._scheduling.core_chain import regions_in_array_problem
+from cnncc.passes._scheduling.core_choice import places_of, units_of
+from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
+from cnncc.passes.cnn_to_nest import CnnToNestPass
+
+ROOT = Path(__file__).parent.parent
+ARCH = load_arch("tcpa-4x4")
+
+
+@pytest.mark.parametrize("number", range(examples(40)))
+def test_rectangles_are_laid_on_the_array_as_they_are(number: int) -> None:
+    rng = np.random.default_rng([SEED, number])
+    shapes = [(int(rng.integers(1, 5)), int(rng.integers(1, 5))) for _ in range(int(rng.integers(1, 5)))]
+    places = places_of(shapes, ARCH)
+    if places is None:
+        return
+    assert [(place.rows, place.cols) for place in places] == shapes
+    assert regions_in_array_problem([(str(at), place) for at, place in enumerate(places)], ARCH) is None
+
+
+def test_all_pairs_of_rectangles_that_fit_are_found() -> None:
+    sides = list(product(range(1, 5), repeat=2))
+    for one, two in product(sides, sides):
+        fits = (one[0] + two[0] <= 4) or (one[1] + two[1] <= 4)
+        assert (places_of([one, two], ARCH) is not None) == fits
+
+
+def chain(number: int) -> ModuleOp:
+    ctx = new_context()
+    module = random_chain(np.random.default_rng([SEED, number]), most_images=1, most_layers=6).module(ctx)
+    CnnToNestPass().apply(ctx, module)
+    return module
+
+
+@pytest.mark.parametrize("number", range(examples(20)))
+def test_between_units_one_value_goes_from_one_layer_to_the_next(number: int) -> None:
+    layers = [op for op in chain(number).walk() if isinstance(op, LayerOp)]
+    units = units_of(layers)
+    assert [layer for unit in units for layer in unit] == layers
+    for at in range(1, len(layers)):
+        before, behind = set(layers[:at]), layers[at:]
+        edges = [
+            (value.owner, op, value is op.ifmap) for op in behind for value in op.operands if value.owner in before
+        ]
+        assert (edges == [(layers[at - 1], layers[at], True)]) == any(unit[0] is layers[at] for unit in units)
+
+
+@pytest.mark.skipif(FACTOR < 1.5, reason="15 s of searches")
+def test_the_mnist_net_does_1_100_frames_a_second(tmp_path: Path) -> None:
+    model, data = ROOT / "samples/models/mnist.onnx", ROOT / "samples/inputs/digits_calibration.npz"
+    options = ("--batch", 1, "--arch", "tcpa-4x4", "--parallel", "layers", "--calibrate", data)
+    report = done("compile", model, *options, "-o", tmp_path / "net.cnb")
+    rate = re.search(r"16 of 16 PEs; one in [\d,]+ cycles, ([\d,.]+) a second at 50 MHz", report)
+    assert rate and float(rate[1].replace(",", "")) > 1100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fps", "100"], "--fps is of layers side by side: --parallel layers"),
+        (["--parallel", "layers", "--groups", "none"], "--groups has no effect on layers side by side"),
+        (["--parallel", "layers", "--dataflow", "ws"], "--dataflow has no effect on layers side by side"),
+        (["--schedule", "FILE", "--parallel", "layers"], "--parallel layers takes tables [[core]]"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], message: str, tmp_path: Path) -> None:
+    schedule = tmp_path / "schedule.toml"
+    schedule.write_text('[[group]]\nlayers = ["conv0", "pool1"]\nrows = 2\n')
+    given = [str(schedule) if option == "FILE" else option for option in options]
+    model = str(ROOT / "samples/models/mnist.onnx")
+    assert message in refused("compile", model, "--arch", "tcpa-4x4", *given)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[core]]\nlayers = ["a"]', "core 1: place is a text, rows x columns of PEs"),
+        ('[[core]]\nlayers = "a"\nplace = "1x1@0,0"', "core 1: layers is a list of labels"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nrow = 2', "core 1: unknown key 'row'"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nkeeps = [2]', "core 1: keeps is a whole number"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\n[b]\ntof = 2', "beside [[core]] there is no b"),
+        ('objective = "energy"\n[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"', "beside [[core]] there is no objective"),
+        ("lag = 2", "lag is of cores: it has no table [[core]]"),
+    ],
+)
+def test_what_a_schedule_file_says_of_cores_is_checked(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "cores.toml"
+    file.write_text(text)
+    with pytest.raises(Refusal, match=re.escape(message)):
+        read_schedule(str(file))
+
+
+def test_a_schedule_file_has_cores(tmp_path: Path) -> None:
+    file = tmp_path / "cores.toml"
+    file.write_text('lag = 2\n[[core]]\nlayers = ["a", "b"]\nplace = "1x2@3,0"\nkeeps = 4\ndelays = [0, 1]\n')
+    schedule = read_schedule(str(file))
+    assert schedule.lag == 2
+    assert schedule.cores == (GivenCore(("a", "b"), "1x2@3,0", 1, (0, 1), 4),)
