@@ -47,7 +47,7 @@ class Combination(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenCores:
     """A chain, and the cycles of each core from frame to frame if nothing keeps it waiting."""
 
     chain: CoreChain
@@ -93,9 +93,9 @@ class CoreSearch:
         choice = self._least_busy()
         return with_space(choice.chain, choice.period, self.arch, self.progress)
 
-    def _least_busy(self) -> Choice:
+    def _least_busy(self) -> ChosenCores:
         """The choice whose busiest core takes the fewest cycles. Raises Refusal where no core runs."""
-        best: Choice | None = None
+        best: ChosenCores | None = None
         in_vain = 0
         for combination in self._by_bound():
             if best is not None and (combination.bound >= best.period or in_vain >= PATIENCE):
@@ -120,14 +120,14 @@ class CoreSearch:
             f"{best:,.0f}, {self.arch.clock_mhz * 10**6 / best:,.1f} frames a second"
         )
 
-    def _refined(self, best: Choice | None) -> Choice:
+    def _refined(self, best: ChosenCores | None) -> ChosenCores:
         if best is None:
             raise self.refusal or Refusal(f"no rectangles of PEs of {self.arch.name} fit the layers")
         while (better := self._with_more_rows(best)) is not None:
             best = better
         return best
 
-    def _with_more_rows(self, choice: Choice) -> Choice | None:
+    def _with_more_rows(self, choice: ChosenCores) -> ChosenCores | None:
         """With higher stripes of the busiest core, if that is better."""
         at = choice.periods.index(choice.period)
         core = choice.chain.cores[at]
@@ -145,7 +145,7 @@ class CoreSearch:
             if chain.problem(self.arch) is None:
                 periods = [*choice.periods]
                 periods[at] = run.period
-                return Choice(chain, tuple(periods))
+                return ChosenCores(chain, tuple(periods))
         return None
 
     # -- combinations ----------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class CoreSearch:
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
-    def _choice(self, combination: Combination, below: int | None) -> Choice | None:
+    def _choice(self, combination: Combination, below: int | None) -> ChosenCores | None:
         """The chain of a combination, if it runs, and all its cores take fewer cycles than `below`."""
         places, cut = self._places(combination.shapes), combination.cut
         assert places is not None
@@ -206,7 +206,7 @@ class CoreSearch:
         if problem := chain.problem(self.arch):
             self.refusal = Refusal(problem)
             return None
-        return Choice(chain, tuple(run.period for run in runs))
+        return ChosenCores(chain, tuple(run.period for run in runs))
 
     def _core(self, first: int, end: int, shape: Shape, rows: int) -> CoreLayers | None:
         """Units `first` … `end` - 1 on a rectangle of PEs; None where they do not run there."""

@@ -45,7 +45,7 @@
 // ORDER: nest-cores: layer 'pool' stands where 'a' is due: cores follow each other as the layers do
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0"}' 2>&1 | filecheck %s --check-prefix PLACES
-// PLACES: nest-cores: places has 1 rectangles for 2 cores: one for each
+// PLACES: nest-cores: places has 1 entries for 2 cores: one rectangle for each
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4"}' 2>&1 | filecheck %s --check-prefix PLACE
 // PLACE: nest-cores: '3x4' is no rectangle of PEs: ROWSxCOLS@ROW,COL, as 1x2@3,0
