@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +20,9 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
+from cnncc.binary.run import Machine
 from cnncc.dialects import array as A
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
@@ -340,3 +343,18 @@ def noticed(program: Sequence[Instruction], arch: Arch) -> bool:
         return bool(core_races(program, arch, FRAMES)[0])
     except Refusal:  # a trap, too
         return True
+
+
+def test_a_deadlock_of_a_binary_names_layers():
+    """Without free buffers at first, core 0 brings no image, and all others wait."""
+    program = list(claim_of_two().binary.instructions)
+    at = next(n for n, inst in enumerate(program) if inst.spec.name == "signal")
+    del program[at]
+    binary = with_program(program).binary
+    entries = [{**entry, "first": entry["first"] - (entry["first"] > at)} for entry in binary.metadata["layers"]]
+    binary = replace(binary, metadata={**binary.metadata, "layers": entries})
+    why = "frames waits for space from l0; l0 waits for words of frames; l1..l2 waits for words of l0"
+    with pytest.raises(Refusal, match=re.escape(why)):
+        program_stats(binary, frames=2)
+    with pytest.raises(Refusal, match=re.escape(why)):
+        Machine(binary, 2).run()

@@ -18,7 +18,6 @@ from plain_cores import plain_cores
 from test_machine_times import random_program
 from test_races import ORDER
 from trap_cases import CORES_ARCH, DEADLOCKS
-from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Bus, Cores, Dram, OutputUnits, Sequencer
 from cnncc.binary.container import Binary, from_bytes, save, to_bytes
@@ -39,9 +38,6 @@ from cnncc.machine.stats import stats
 from cnncc.machine.times.tasks import ENGINES
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
-from cnncc.proof.claim import Claim
-from cnncc.proof.proof import prove
-from cnncc.weights import WeightStore
 
 SMALL = ((4, 1, 8, 1, 2), (12, 8), (1, 8, 8, 4))
 
@@ -414,9 +410,3 @@ def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
         assert "messages are shown of programs without core" in refused(*command)
     assert "its metadata has no plan" in refused("estimate", file)
     assert "core  ; 0000\n" in done("disasm", file).stdout
-
-
-def test_proofs_of_cores_are_refused() -> None:
-    binary, _ = small()
-    with pytest.raises(Refusal, match="proofs are of programs without core"):
-        prove(Claim(binary, ModuleOp([]), WeightStore()), 50)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cnncc.binary.container import Binary
+from cnncc.binary.core_names import deadlock_by_names
 from cnncc.binary.modules import layers
 from cnncc.errors import Refusal
 from cnncc.isa.codec import has_cores
@@ -22,9 +23,10 @@ def program_stats(binary: Binary, causes: bool = True, frames: int = 1) -> dict[
     """
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
     constant_words = sum(array.size for _, array in binary.weights)
-    counters = stats(
-        binary.instructions, binary.arch, named, causes=causes, constant_words=constant_words, frames=frames
-    )
+    with deadlock_by_names(binary):
+        counters = stats(
+            binary.instructions, binary.arch, named, causes=causes, constant_words=constant_words, frames=frames
+        )
     return with_energy(counters, binary.arch.energy)
 
 

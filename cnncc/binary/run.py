@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from cnncc.binary.container import DRAM_LIMIT_WORDS, Binary
+from cnncc.binary.core_names import deadlock_by_names
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
@@ -102,7 +103,8 @@ class Machine:
         """
         if has_cores(self.binary.instructions):
             progress(f"running {self.images} image(s) on several cores")
-            run_together(self.cores())
+            with deadlock_by_names(self.binary):
+                run_together(self.cores())
             return
         interpreter, nodes = self.interpreter(), build_tree(self.binary.instructions)
         *work, total = accumulate(map(operations, nodes), initial=0)

@@ -9,14 +9,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from cnncc.arch.model import LOOP_REGISTERS
+from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core, Semaphore, Wiring, tokens_of
 from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node, holds
+from cnncc.machine.traps import Trap
 
 T = TypeVar("T")
+
+
+class CoreWait(NamedTuple):
+    """A core that waits at an instruction for a token of core `giver`."""
+
+    core: int
+    leaf: Leaf
+    giver: int
+
+
+class Deadlock(Trap):
+    """No core can go on: those that wait."""
+
+    def __init__(
+        self, index: int, address: int, instruction: Instruction, happened: str, waits: Sequence[CoreWait]
+    ) -> None:
+        super().__init__(index, address, instruction, happened)
+        self.waits = waits
 
 
 def is_over_frames(loop: LoopNode) -> bool:
@@ -214,7 +234,20 @@ def check_ended(walks: Sequence[CoreWalk[T]]) -> None:
     waiting = [(walk, walk.at) for walk in walks if walk.at is not None]
     if waiting:
         each = [f"core {w.core.number} at instruction {leaf.index} ({_wants(w, leaf)})" for w, leaf in waiting]
-        raise waiting[0][1].trap(f"deadlock: no core can go on: {', '.join(each)} (CORE-6)")
+        first = waiting[0][1]
+        raise Deadlock(
+            first.index,
+            first.address,
+            first.instruction,
+            f"deadlock: no core can go on: {', '.join(each)} (CORE-6)",
+            [CoreWait(walk.core.number, leaf, _giver(walk)) for walk, leaf in waiting],
+        )
+
+
+def _giver(walk: CoreWalk[T]) -> int:
+    """The core whose token a core waits for."""
+    sources = walk.tokens.wiring.sources.get(walk.wanted[0], ()) if walk.wanted else ()
+    return sources[0][0] if sources else walk.core.number
 
 
 def _wants(walk: CoreWalk[T], leaf: Leaf) -> str:
