@@ -100,6 +100,7 @@ REFUSED = (
     "one engine does (CORE-5)",
     "row of a ring of",
     "no mapping",
+    "begin the group with another layer",
 )
 
 
