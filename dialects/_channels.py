@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from cnncc.dialects._groups import GroupLayer, Read, stripe_needed
 
+BUFFERS = 2  # of images, and of results
+
 
 @dataclass(frozen=True)
 class Region:
@@ -65,9 +67,12 @@ class Channel:
     def ring(self) -> int:
         """Rows of the ring: the fewest that hold `keeps` and divide the height.
 
-        Each frame then begins in slot 0. Example: 3 of 14 rows take a ring of 7.
+        Each frame then begins in slot 0. Example: 3 of 14 rows take a ring of 7. A window of one row with a stride
+        skips rows; a ring of some rows then has a whole number of strides.
         """
-        return next(rows for rows in range(self.keeps, self.height + 1) if self.height % rows == 0)
+        apart = self.read.stride if self.read.extent == 1 and not self.read.pad else 1
+        rings = (rows for rows in range(self.keeps, self.height) if self.height % rows == rows % apart == 0)
+        return next(rings, self.height)
 
     @cached_property
     def _lows(self) -> list[int]:
@@ -78,6 +83,10 @@ class Channel:
             least = min(least, low) if end > low else least
             lows.append(least)
         return lows[::-1]
+
+    def read_after(self, stripe: int) -> int:
+        """The rows of a frame that are done with after a stripe of the consumer: no later one reads them."""
+        return self._lows[stripe + 1] if stripe + 1 < len(self._lows) else self.height
 
     @cached_property
     def _needed(self) -> list[int]:

@@ -146,6 +146,8 @@ class Tensor:
     clamp, stand for reals: real = (integer - zero) * scale. Tensors between layers have scale 1. A float output of the
     host lies in memory `host`. element: the type of the reals for users and host.
 
+    Of a program over frames, a tensor in DRAM has as many words in the record of each frame (CORE-8).
+
     A tensor may be part of another (a concatenation): from word `offset` of that one on, with `image` words from
     image to image (0: they follow each other). It then has no place of its own. A part may be some columns of an image:
     then `plane` and `pitch` words lie between its channels and between its rows (0: they follow each other).
@@ -174,7 +176,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """A descriptor (DESC-1): how loops and instructions of this layer address a tensor."""
+    """A descriptor (DESC-1): how loops and instructions of this layer address a tensor.
+
+    frames: a row is the tensor in the record of a frame (CORE-8); height and pitch follow from that.
+    """
 
     name: str
     tensor: str
@@ -187,7 +192,12 @@ class View:
     wrap: int = 0
     ring_y: int = 0
     ring_x: int = 0
+    frames: bool = False
     steps: tuple[LoopTerm, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.frames and (self.height or self.pitch):
+            raise ValueError(f"view {self.name}: height and pitch of a view over frames follow from the tensors")
 
 
 @dataclass(frozen=True)
@@ -343,11 +353,38 @@ class Signal:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A hardware loop (PROG-2): its name and its number of iterations."""
+    """A hardware loop (PROG-2): its name and its number of iterations; over frames `frames + count - 1` (CORE-8)."""
 
     loop: str
     count: int
+    frames: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"loop {self.loop} repeats at least once, not {self.count} times")
+
+
+@dataclass(frozen=True)
+class CorePlace:
+    """A core: its name, and its PEs in the array (CORE-1). Core 0 has none in general."""
+
+    label: str
+    rows: int = 0
+    cols: int = 0
+    row0: int = 0
+    col0: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.cols, self.row0, self.col0) < 0 or bool(self.rows) != bool(self.cols):
+            raise ValueError(
+                f"core {self.label}: {self.rows} x {self.cols} PEs from {self.row0},{self.col0} on are none"
+            )
+
+
+@dataclass(frozen=True)
+class TokenRoute:
+    """Tokens that the core gives to `semaphore` go to semaphore `to` of core number `core` instead (CORE-3)."""
+
+    semaphore: int
+    core: int
+    to: int

@@ -24,7 +24,6 @@ LANES = "lanes"
 DIMS = ("n", "k", "c", "h", "w", "r", "s")
 OUTPUT_DIMS = "nkhw"
 REDUCTION_DIMS = frozenset("crs")
-ON_LANES = frozenset("kcrs")
 
 
 @dataclass(frozen=True)
@@ -197,9 +196,11 @@ def mapping_problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iter
 
 def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
     space = [loop for loop in loops if loop.on]
-    lanes = [loop for loop in space if loop.on == LANES]
-    if lanes and (len(lanes) > 1 or lanes[0].dim not in ON_LANES or space[-1] != lanes[0]):
-        yield f"loop {lanes[0].dim} on lanes: there is one, over k, c, r or s, inside all loops on other axes (NEST-6)"
+    lanes = "".join(loop.dim for loop in space if loop.on == LANES)
+    if lanes and "".join(loop.dim for loop in space)[-len(lanes) :] != lanes:
+        yield f"loop {lanes[0]} on lanes: it stands inside all loops on other axes (NEST-6)"
+    if lanes and lanes != "k" and not (set(lanes) <= REDUCTION_DIMS and len(set(lanes)) == len(lanes)):
+        yield f"loops {lanes} on lanes: there is one over k, or one each over some of c, r, s (NEST-6)"
     current = {dim: sizes.of(dim) for dim in DIMS}
     for loop in loops:
         if loop.step > current[loop.dim]:

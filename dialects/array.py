@@ -14,6 +14,19 @@ encodes. The rules cited are those of docs/machine.md.
       }
       array.commit y, place rows 8 cols 8 set 4x1 y+1*row
     }
+
+A program of several cores has an `array.core` for each, in the order of their numbers: its routes, its signals, its
+layers. Core 0 has all transfers and host segments (CORE-1). Cores share the tensors.
+
+    array.core dram {
+      array.route semaphore 4, core 1, to 4
+      array.signal semaphore 5, count 2
+      array.layer "frames" computes "conv1" {
+        array.view image.dram, tensor image, width 64, frames, steps [y+i0]
+        array.repeat i0, count 2, frames { array.dma in, image.dram, … take 5 give 4 … }
+      }
+    }
+    array.core conv1, rows 1, cols 2, row0 3 { … array.layer "conv1" computes "" { … } }
 """
 
 from __future__ import annotations
@@ -35,11 +48,14 @@ from xdsl.irdl import (
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._channels import Region
 from cnncc.dialects._clauses import Clauses, ClausesAttr
 from cnncc.dialects._conditions import Condition
+from cnncc.dialects._core_tokens import SEMAPHORES, CoreTokens, cores_problems
 from cnncc.dialects._instructions import AXES as AXES
 from cnncc.dialects._instructions import Axis as Axis
 from cnncc.dialects._instructions import Commit as Commit
+from cnncc.dialects._instructions import CorePlace as CorePlace
 from cnncc.dialects._instructions import Direction as Direction
 from cnncc.dialects._instructions import Dma as Dma
 from cnncc.dialects._instructions import Engine as Engine
@@ -61,14 +77,13 @@ from cnncc.dialects._instructions import Start as Start
 from cnncc.dialects._instructions import Sync as Sync
 from cnncc.dialects._instructions import Tensor as Tensor
 from cnncc.dialects._instructions import Term as Term
+from cnncc.dialects._instructions import TokenRoute as TokenRoute
 from cnncc.dialects._instructions import Tokens as Tokens
 from cnncc.dialects._instructions import Unit as Unit
 from cnncc.dialects._instructions import View as View
 from cnncc.dialects._records import field_types
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.weights import RefAttr
-
-SEMAPHORES = 15
 
 
 @irdl_attr_definition
@@ -281,6 +296,48 @@ class HostOp(_RecordOp):
             raise VerifyException(f"array.host: there is no tensor {', '.join(unknown)}")
 
 
+@irdl_attr_definition
+class CoreAttr(ClausesAttr[CorePlace]):
+    """A record of a core."""
+
+    name = "array.core_record"
+
+
+@irdl_attr_definition
+class RouteAttr(ClausesAttr[TokenRoute]):
+    """A record of a route."""
+
+    name = "array.route_record"
+
+
+@irdl_op_definition
+class RouteOp(_RecordOp):
+    """Where tokens go that the core gives (CORE-3): `array.route semaphore 7, core 2, to 4`."""
+
+    name = "array.route"
+    record = prop_def(RouteAttr)
+
+
+@irdl_op_definition
+class CoreOp(_RecordOp):
+    """A core: its PEs and its program (CORE-1, CORE-2): `array.core conv1, rows 1, cols 2, row0 3 { … }`."""
+
+    name = "array.core"
+    record = prop_def(CoreAttr)
+    body = region_def("single_block")
+    traits = traits_def(NoTerminator())
+    assembly_format = "custom<Clauses>($record) attr-dict-with-keyword $body"
+
+    def verify_(self) -> None:
+        """What stands in it and where. The last core also checks what all have together."""
+        cores = cores_of(self.parent_op())
+        problems = list(_core_problems(self, cores.index(self)))
+        if cores[-1] is self and not problems:
+            problems = cores_problems([_tokens_of_core(core) for core in cores])
+        if problems:
+            raise VerifyException(f"core {self.record.data.label}: {'; '.join(problems)}")
+
+
 def loops_around(op: Operation) -> dict[str, int]:
     """The iterations of each loop around `op`, by name, outermost first."""
     around: list[Repeat] = []
@@ -292,9 +349,17 @@ def loops_around(op: Operation) -> dict[str, int]:
 
 
 def tensors_of(module: Operation | None) -> dict[str, Tensor]:
-    """The tensors at the head of a module, by name."""
+    """The tensors at the head of a module, by name; of a core, those of its module."""
+    if isinstance(module, CoreOp):
+        return tensors_of(module.parent_op())
     blocks = [block for region in module.regions for block in region.blocks] if module else []
     return {op.record.data.name: op.record.data for block in blocks for op in block.ops if isinstance(op, TensorOp)}
+
+
+def cores_of(module: Operation | None) -> list[CoreOp]:
+    """The cores of a module; none where it is a program without."""
+    blocks = [block for region in module.regions for block in region.blocks] if module else []
+    return [op for block in blocks for op in block.ops if isinstance(op, CoreOp)]
 
 
 def tokens_in(op: Operation) -> Iterator[tuple[Operation, Tokens]]:
@@ -314,9 +379,13 @@ def _problems(layer: LayerOp) -> Iterator[str]:
     tensors, views = tensors_of(layer.parent_op()), set[str]()
     loops = {op.record.data.loop for op in layer.walk() if isinstance(op, RepeatOp)}
     for op in layer.walk():
+        if isinstance(op, RepeatOp) and op.record.data.frames and not isinstance(layer.parent_op(), CoreOp):
+            yield f"loop {op.record.data.loop} runs over frames, which only cores have (CORE-8)"
         if isinstance(op, ViewOp):
             view = op.record.data
             views.add(view.name)
+            if view.frames and view.tensor in tensors and tensors[view.tensor].memory != "dram":
+                yield f"view {view.name} is over frames, but its tensor does not lie in DRAM (CORE-8)"
             if view.tensor not in tensors:
                 yield f"view {view.name}: there is no tensor {view.tensor}"
             yield from (f"view {view.name}: there is no loop {t.loop}" for t in view.steps if t.loop not in loops)
@@ -333,7 +402,10 @@ def _problems(layer: LayerOp) -> Iterator[str]:
 
 
 def _semaphore_problems(layer: LayerOp) -> Iterator[str]:
-    """Semaphores that the machine does not have, and those that no operation of the module gives a token (TOKEN-4)."""
+    """Semaphores that the machine does not have, and those that no operation of the module gives a token (TOKEN-4).
+
+    Tokens of cores come from other cores, too: `cores_problems` looks for those.
+    """
     inside = list(tokens_in(layer))
     given = {tokens.give for _, tokens in inside}
     others = _nearest_first(layer)
@@ -343,7 +415,7 @@ def _semaphore_problems(layer: LayerOp) -> Iterator[str]:
         for number in (tokens.take, tokens.give):
             if not 0 <= number <= SEMAPHORES:
                 yield f"{op.name}: there is no semaphore {number}: they are 1 to {SEMAPHORES}"
-        if 0 < tokens.take <= SEMAPHORES and tokens.take not in given:
+        if 0 < tokens.take <= SEMAPHORES and tokens.take not in given and not isinstance(layer.parent_op(), CoreOp):
             yield f"{op.name}: nothing gives semaphore {tokens.take} a token"
 
 
@@ -355,6 +427,46 @@ def _nearest_first(layer: LayerOp) -> Iterator[Operation]:
     op = layer
     while op := op.next_op:
         yield op
+
+
+_ROUTES_FIRST = (RouteOp, SignalOp, LayerOp | HostOp)  # what stands in a core, in this order
+
+
+def _core_problems(core: CoreOp, number: int) -> Iterator[str]:
+    """What is wrong with a core by itself (CORE-1, CORE-3, CORE-8)."""
+    place, inside = core.record.data, list(core.body.block.ops)
+    ranks = [next((rank for rank, kind in enumerate(_ROUTES_FIRST) if isinstance(op, kind)), -1) for op in inside]
+    if -1 in ranks or ranks != sorted(ranks):
+        yield "a core is routes, then signals, then layers (and host segments)"
+    if number and min(place.rows, place.cols) < 1:
+        yield "only core 0 may have no PEs (CORE-1)"
+    for op in core.walk():
+        if isinstance(op, DmaOp | HostOp) and number:
+            yield f"{op.name}: core 0 alone has the dma engine and the host (CORE-1)"
+        if isinstance(op, LoadOp | MacOp | UnitOp | CommitOp) and not place.rows:
+            yield f"{op.name}: the core has no PEs (CORE-1)"
+        if isinstance(op, RepeatOp) and op.record.data.frames and not isinstance(op.parent_op(), LayerOp):
+            yield f"loop {op.record.data.loop} runs over frames inside another loop (CORE-8)"
+
+
+_ENGINES: dict[type[Operation], str] = {DmaOp: "dma", LoadOp: "load", CommitOp: "commit"}
+
+
+def _tokens_of_core(core: CoreOp) -> CoreTokens:
+    """Who gives and takes what in a core."""
+    place, inside = core.record.data, list(core.body.block.ops)
+    gives, takes = dict[int, set[str]](), dict[int, set[str]]()
+    for op in inside:
+        for use, tokens in tokens_in(op):
+            engine = _ENGINES.get(type(use), "")
+            if tokens.give:
+                gives.setdefault(tokens.give, set()).add(engine)
+            if tokens.take:
+                takes.setdefault(tokens.take, set()).add(engine)
+    records = [op.record.data for op in inside if isinstance(op, RouteOp)]
+    routes = [(route.semaphore, route.core, route.to) for route in records]
+    region = Region(place.rows, place.cols, place.row0, place.col0)
+    return CoreTokens(place.label, region, routes, gives, takes)
 
 
 def _names(op: Operation) -> tuple[list[str], list[str]]:
@@ -381,7 +493,22 @@ def _names(op: Operation) -> tuple[list[str], list[str]]:
 
 ARRAY = Dialect(
     "array",
-    [TensorOp, LayerOp, RepeatOp, ViewOp, DmaOp, LoadOp, MacOp, UnitOp, CommitOp, SyncOp, SignalOp, HostOp],
+    [
+        TensorOp,
+        LayerOp,
+        RepeatOp,
+        ViewOp,
+        DmaOp,
+        LoadOp,
+        MacOp,
+        UnitOp,
+        CommitOp,
+        SyncOp,
+        SignalOp,
+        HostOp,
+        CoreOp,
+        RouteOp,
+    ],
     [
         TensorAttr,
         ViewAttr,
@@ -394,6 +521,8 @@ ARRAY = Dialect(
         RepeatAttr,
         SignalAttr,
         SyncAttr,
+        CoreAttr,
+        RouteAttr,
     ],
 )
 use_simple_verifiers(ARRAY)

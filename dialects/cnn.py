@@ -73,6 +73,9 @@ class RangeAttr(RecordAttr[Range]):
     name = "cnn.range"
 
 
+SCHEME = "cnn.scheme"  # attribute of a conv: the name of its parallel scheme, by `cnn-choose-scheme`
+
+
 def shape(value_type: Attribute) -> tuple[int, ...]:
     """The shape of a tensor type."""
     assert isinstance(value_type, TensorType)

@@ -29,13 +29,13 @@ The rules that a nest keeps, NEST-1 to NEST-6, are in docs/mapping.md.
 
 A `nest.group` runs several layers stripe by stripe. The rows between them lie in rings in the GLB. The rules that it
 keeps, GROUP-1 to GROUP-4, are in docs/groups.md. `nest.cores` runs groups side by side, with channels between them. Its
-rules, CHANNEL-1 to CHANNEL-4, are in docs/cores.md.
+rules, CHANNEL-1 to CHANNEL-5, are in docs/cores.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
@@ -69,6 +69,7 @@ from cnncc.dialects._columns import split_strip as split_strip
 from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
 from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
+from cnncc.dialects._liveness import Chain, liveness_problem
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
@@ -317,7 +318,10 @@ class CoresOp(IRDLOperation):
         if problem := _chain_problem(self, last):
             raise VerifyException(f"nest.cores {self.label.data}: {problem} (CHANNEL-1)")
         regions = [(group.label.data, group.place.data) for group in self.groups() if group.place]
-        if problem := regions_problem(regions) or next(filter(None, map(channel_problem, channels_of(self))), None):
+        channels = channels_of(self)
+        problem = regions_problem(regions) or next(filter(None, map(channel_problem, channels)), None)
+        plans = [group_layers(group) for group in self.groups()]
+        if problem := problem or liveness_problem(Chain(plans, channels, self.lag.value.data)):
             raise VerifyException(f"nest.cores {self.label.data}: {problem}")
 
     def groups(self) -> list[GroupOp]:
@@ -332,7 +336,7 @@ class CoresOp(IRDLOperation):
 def channels_of(cores: CoresOp) -> list[Channel]:
     """The channels as plain data."""
     result = list[Channel]()
-    for op, group, following in zip(cores.channels(), cores.groups(), cores.groups()[1:], strict=True):
+    for op, (group, following) in zip(cores.channels(), pairwise(cores.groups()), strict=True):
         consumer = following.layers()[0]
         (read,) = reads_of_values(consumer, [op.result])
         plans = group_layers(group)[-1], group_layers(following)[0]

@@ -14,11 +14,12 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp
+from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp, cores_of
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Finding, Refusal
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.passes._programs.array_mark import marked_array
+from cnncc.passes._programs.core_banks import bank_places
 
 TRIES = 16  # of an order; ResNet-20 with 65,216 of 65,536 words in use needs 7
 
@@ -183,16 +184,22 @@ def _weights(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[str]:
     return [name for name in sizes if name in tensors and tensors[name].role == "weight"]
 
 
-def allocate(module: ModuleOp, glb_words: int) -> dict[str, int]:
-    """The first word of every tensor that lies in DRAM or the GLB. Raises Refusal where the GLB is too small."""
+def allocate(module: ModuleOp, glb_words: int, banks: int = 1) -> dict[str, int]:
+    """The first word of every tensor that lies in DRAM or the GLB. Raises Refusal where the GLB is too small.
+
+    banks: of the GLB, which count in a program of several cores.
+    """
     records = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
     tensors = {tensor.name: tensor for tensor in records}
     if len(tensors) < len(records):
         twice = next(t.name for i, t in enumerate(records) if t.name in {other.name for other in records[:i]})
         raise Refusal(f"there are two tensors '{twice}'")
-    lifetimes = _lifetimes(module, tensors)
-    needed, glb = pack(lifetimes)
-    _check_size(module, lifetimes, needed, glb_words)
+    if cores := cores_of(module):
+        glb = bank_places(cores, tensors, glb_words, banks)
+    else:
+        lifetimes = _lifetimes(module, tensors)
+        needed, glb = pack(lifetimes)
+        _check_size(module, lifetimes, needed, glb_words)
     others = [t.name for t in tensors.values() if t.memory == "dram" and t.role != "weight" and not t.part_of]
     in_dram = _weights(module, tensors) + others
     placed = glb | dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
@@ -212,6 +219,9 @@ class ArrayAllocatePass(ModulePass):
     same time (rule TOKEN-5), so other tensors may have its place before and after. A tensor without view gets no place.
     A tensor that is part of another has its place there.
 
+    Cores run at the same time. So each of their tensors has its words for the whole run, in banks that one engine reads
+    and one engine writes (rule CORE-5).
+
         array.tensor x.glb, memory glb, words 192   ->   array.tensor x.glb, memory glb, words 192, at 0
     """
 
@@ -220,7 +230,8 @@ class ArrayAllocatePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Set `at` in place."""
-        at = allocate(op, marked_array(op, self.arch, self.name).glb.words)
+        glb = marked_array(op, self.arch, self.name).glb
+        at = allocate(op, glb.words, glb.banks)
         for tensor_op in op.ops:
             if isinstance(tensor_op, TensorOp):
                 tensor = tensor_op.record.data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -48,9 +48,10 @@ def loop_registers(layer: A.LayerOp) -> dict[str, int]:
 
 @dataclass
 class _Layer:
-    """What the instructions of one layer refer to by name."""
+    """What the instructions of one layer refer to by name. record: words of the record of a frame (CORE-8)."""
 
     tensors: Mapping[str, A.Tensor]
+    record: int
     factors: Callable[[str], tuple[int, ...]]
     registers: Mapping[str, int]
     around: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -88,9 +89,9 @@ class _Layer:
         if len(set(loops)) < len(loops):
             raise Refusal(f"view {view.name} has two steps for one loop, on the linear axis or on others")
         desc = instruction(
-            "desc", id=number, base=self._base(view.tensor), height=view.height, width=view.width, pitch=view.pitch,
-            plane=view.plane, fill=view.fill, zero=view.zero, wrap=view.wrap,
-            ring_y=view.ring_y, ring_x=view.ring_x,
+            "desc", id=number, base=self._base(view.tensor), height=view.height, width=view.width,
+            pitch=self.record if view.frames else view.pitch, plane=view.plane, fill=view.fill, zero=view.zero,
+            wrap=view.wrap, ring_y=view.ring_y, ring_x=view.ring_x, frames=int(view.frames),
         )  # fmt: skip
         steps = [
             (instruction("step", id=number, loop=self.register(t.loop), by=FieldTerm(t.axis, t.step)), f"by {t.loop}")
@@ -203,7 +204,8 @@ class _Layer:
             case A.ViewOp():
                 yield from self.view(op.record.data)
             case A.RepeatOp():
-                yield instruction("loop", count=op.record.data.count), op.record.data.loop
+                repeat = op.record.data
+                yield instruction("loop", count=repeat.count, frames=int(repeat.frames)), repeat.loop
                 for inner in op.body.block.ops:
                     yield from self.lower(inner)
                 yield instruction("end"), ""
@@ -260,6 +262,7 @@ class _Program:
 
     module: ModuleOp
     store: WeightStore
+    tensors: Mapping[str, A.Tensor]
     insts: list[isa.InstOp] = field(default_factory=list[isa.InstOp])
     layers: list[isa.LayerOp] = field(default_factory=list[isa.LayerOp])
     segments: list[isa.SegmentOp] = field(default_factory=list[isa.SegmentOp])
@@ -274,10 +277,38 @@ class _Program:
                 return tuple(int(bits) for bits in array.view(np.uint32))
         raise Refusal(f"there are no factors {name}")
 
-    def layer(self, op: A.LayerOp, tensors: Mapping[str, A.Tensor]) -> None:
+    def add(self, parts: Iterable[Operation]) -> None:
+        """The instructions of one sequencer, but for its `halt`."""
+        for part in parts:
+            match part:
+                case A.LayerOp():
+                    self.layer(part)
+                case A.HostOp():
+                    self.host(part)
+                case A.RouteOp():
+                    self.insts.append(isa.inst_op(instruction("route", **vars(part.record.data))))
+                case A.SignalOp():
+                    self.insts.append(isa.inst_op(instruction("signal", **vars(part.record.data))))
+                case _:
+                    pass
+
+    def core(self, op: A.CoreOp) -> None:
+        """The program of a core (CORE-2)."""
+        label, *place = vars(op.record.data).values()
+        names = ("rows", "cols", "row0", "col0")
+        self.insts.append(isa.inst_op(instruction("core", **dict(zip(names, place, strict=True))), f"core {label}"))
+        self.add(op.body.block.ops)
+        self.halt()
+
+    def halt(self) -> None:
+        """The end of a program."""
+        self.insts.append(isa.inst_op(instruction("halt")))
+
+    def layer(self, op: A.LayerOp) -> None:
         first, label = len(self.insts), op.label.data
         try:
-            context = _Layer(tensors, self.factors, loop_registers(op), label=label)
+            record = record_words(self.tensors.values())
+            context = _Layer(self.tensors, record, self.factors, loop_registers(op), label=label)
             for inner in op.body.block.ops:
                 for inst, comment in context.instructions(inner):
                     self.insts.append(isa.inst_op(inst, _comment(label, comment, len(self.insts) == first)))
@@ -298,6 +329,11 @@ class _Program:
         self.insts.append(isa.inst_op(instruction("host", segment=number), f"segment {number}"))
 
 
+def record_words(tensors: Iterable[A.Tensor]) -> int:
+    """Words of the record of a frame: all tensors in DRAM but the weights (CORE-8)."""
+    return sum(t.words for t in tensors if t.memory == "dram" and t.role != "weight" and not t.part_of)
+
+
 def _comment(label: str, comment: str, is_first: bool) -> str:
     says_so = comment.startswith(f"{label}: ")
     return ": ".join(part for part in (label if is_first and not says_so else "", comment) if part)
@@ -308,7 +344,8 @@ class ArrayToIsaPass(ModulePass):
     """Encode PE-set programs: a view becomes `desc` and its steps, a repeat `loop` and `end`, every other op its namesake.
 
     Loops become registers by their depth, views descriptors by their order in the layer, tensors their first word.
-    Memory stays in the module; weights that no tensor holds have been folded into instructions and go.
+    Memory stays in the module; weights that no tensor holds have been folded into instructions and go. Each core becomes
+    `core`, its routes and signals, its layers, and `halt`.
 
         array.layer "conv1" computes "relu1" {          isa.layer <label = "conv1", first = 0, count = 5, value = "relu1">
           array.view x, tensor x.glb                    isa.inst "desc id=0 base=64" comment "conv1: x: x.glb"
@@ -321,18 +358,17 @@ class ArrayToIsaPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace layers and host ops by instructions and their tables."""
-        program = _Program(op, weights_of(ctx))
         tensors = {t.record.data.name: t.record.data for t in op.ops if isinstance(t, A.TensorOp)}
-        for part in list(op.ops):
-            if isinstance(part, A.LayerOp):
-                program.layer(part, tensors)
-            elif isinstance(part, A.HostOp):
-                program.host(part)
-        program.insts.append(isa.inst_op(instruction("halt")))
+        program = _Program(op, weights_of(ctx), tensors)
+        for core in A.cores_of(op):
+            program.core(core)
+        if not program.insts:
+            program.add(op.ops)
+            program.halt()
         in_dram = {tensor.name for tensor in tensors.values() if tensor.role == "weight"}
         for part in list(op.ops):
             is_folded = isinstance(part, GlobalOp) and part.sym_name.data not in in_dram
-            if is_folded or isinstance(part, A.LayerOp | A.HostOp):
+            if is_folded or isinstance(part, A.LayerOp | A.HostOp | A.CoreOp):
                 part.detach()
                 part.erase()
         op.body.block.add_ops([*program.segments, *program.layers, *program.insts])

@@ -6,23 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import GroupLayer, group_problem
+from cnncc.dialects._groups import group_problem
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
-    ColumnsOp,
     GroupOp,
     JoinOp,
     LayerOp,
-    LoadOp,
     Mapping,
-    YieldOp,
-    build_nest,
     image_shape,
     mapping_of,
     mapping_problem,
@@ -36,6 +32,7 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
     LayerGroup,
+    group_op,
     groups_of,
     heights,
     inside,
@@ -46,7 +43,7 @@ from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
-from cnncc.passes._scheduling.stripes import kind_in_group, striped, with_least_rings
+from cnncc.passes._scheduling.stripes import striped, with_least_rings
 
 
 @dataclass(frozen=True)
@@ -127,10 +124,9 @@ class NestGroupPass(ModulePass):
             for number, planned in enumerate(plans):
                 _build(strip_name(label, number), planned, arch)
         except Refusal as refusal:
-            text = str(refusal)
-            raise (
-                refusal if text.startswith(self.name) else Refusal(f"{self.name}: group '{label}': {text}")
-            ) from refusal
+            if str(refusal).startswith(self.name):
+                raise
+            raise Refusal(f"{self.name}: group '{label}': {refusal}") from refusal
 
     def _check(self, labels: Sequence[str]) -> None:
         if len(set(labels)) < max(2, len(labels)):
@@ -256,35 +252,9 @@ def _named(op: Operation) -> str:
 
 def _build(label: str, planned: LayerGroup, arch: Arch | None) -> None:
     """Move the layers into a group where the last one stands."""
-    layers = planned.layers
-    last = layers[-1]
-    inside = Block()
-    group = GroupOp.create(
-        properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
-    )
-    block = last.parent_block()
+    block = planned.layers[-1].parent_block()
     assert block is not None
-    block.insert_op_before(group, last)
-    last.result.replace_all_uses_with(group.outputs[0])
-    for value, plan in zip(planned.loaded, planned.loads, strict=True):
-        load = _load_op(value, plan)
-        inside.add_op(load)
-        value.replace_uses_with_if(load.result, lambda use: _reads_in(use.operation, layers))
-    results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
-    for layer, plan in zip(layers, planned.of_layers, strict=True):
-        for value in layer.operands:
-            if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
-                columns.detach()
-                inside.add_op(columns)
-        layer.detach()
-        layer.kind = StringAttr(kind_in_group(layer))
-        layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
-        layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
-        layer.first = IntegerAttr(plan.first, i64) if plan.first else None
-        layer.detach_region(layer.body)
-        layer.add_region(build_nest(plan.mapping))
-        inside.add_op(layer)
-    inside.add_op(YieldOp.create(operands=[last.result]))
+    group = group_op(label, planned)
     follows = _next_layer(group)
     # What is prefetched stands behind the transfers at the head of the group, and lies beside its rings and buffers.
     if follows is not None and not (planned.has_head and (arch is None or _has_room(follows, planned, arch))):
@@ -297,21 +267,6 @@ def _has_room(follows: LayerOp, group: LayerGroup, arch: Arch) -> bool:
     sizes = stage_sizes(layer_shape(follows), arch, nest)
     prefetched = sum(sizes[operand] for operand in prefetchable(nest))
     return sum(group.words(arch).values()) + prefetched <= arch.glb.words
-
-
-def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
-    """Whether an operation is one of the layers, or columns for them."""
-    return op in layers or (isinstance(op, ColumnsOp) and all(use.operation in layers for use in op.result.uses))
-
-
-def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:
-    numbers = {"rows": plan.rows, "delay": plan.delay, "keeps": plan.keeps}
-    if plan.first:
-        numbers["first"] = plan.first
-    properties = {name: IntegerAttr(number, i64) for name, number in numbers.items()}
-    return LoadOp.create(
-        operands=[value], properties={"label": StringAttr(plan.label), **properties}, result_types=[value.type]
-    )
 
 
 def _next_layer(group: GroupOp) -> LayerOp | None:

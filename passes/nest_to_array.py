@@ -28,9 +28,11 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
+from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
 from cnncc.dialects.nest import (
     ColumnsOp,
+    CoresOp,
     GroupOp,
     JoinOp,
     LayerOp,
@@ -44,10 +46,11 @@ from cnncc.dialects.nest import (
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
-from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED
+from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED, Semaphore
 from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.array_mark import marked_array
+from cnncc.passes._programs.core_program import ChainProgram
 from cnncc.passes._programs.group_program import group_program
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
@@ -71,6 +74,7 @@ _OPS: dict[type, tuple[type[Operation], type]] = {
     A.Tensor: (A.TensorOp, A.TensorAttr),
     A.Signal: (A.SignalOp, A.SignalAttr),
     A.Sync: (A.SyncOp, A.SyncAttr),
+    A.TokenRoute: (A.RouteOp, A.RouteAttr),
 }
 
 
@@ -92,7 +96,20 @@ def _layer_op(
     """A layer that ends when these engines are idle."""
     names: dict[str, Attribute] = {"label": StringAttr(label), "value": StringAttr(value)}
     names |= {"prefetched": prefetched} if prefetched else {}
-    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, _op(A.Sync(engines))]))])
+    sync = [_op(A.Sync(engines))] if engines else []
+    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, *sync]))])
+
+
+def _core_ops(chain: ChainProgram, program: Sequence[Operation]) -> list[Operation]:
+    """All cores. program: of core 0."""
+    programs = [program, *([_layer_op(c.label, "", list(map(_node_op, c.nodes)), COMPUTING)] for c in chain.cores)]
+    places = [A.CorePlace("dram"), *(core.place for core in chain.cores)]
+    result: list[Operation] = []
+    for place, routes, tokens, inside in zip(places, chain.routes, chain.tokens, programs, strict=True):
+        signals = [A.Signal(int(semaphore), count) for semaphore, count in tokens.items() if count]
+        body = Region(Block([*map(_op, routes), *map(_op, signals), *inside]))
+        result.append(A.CoreOp.create(properties={"record": A.CoreAttr(place)}, regions=[body]))
+    return result
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
@@ -121,6 +138,7 @@ class _Lowering:
     drained: A.LayerOp | None = None  # the layer just before, if its last transfers bring results to DRAM
     rings: dict[SSAValue, Home] = field(default_factory=dict[SSAValue, Home])
     leaving: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])  # results of groups, by value
+    chain: ChainProgram | None = None  # the cores with PEs
 
     def __post_init__(self) -> None:
         self.tensors = ArrayTensors(self.func)
@@ -144,6 +162,12 @@ class _Lowering:
             self.move(direction, label, values[:COPIES])
             self.move(direction, f"more {label}", values[COPIES:])
             return
+        if values and any(isinstance(op, CoresOp) for op in self.func.body.block.ops):
+            names = ", ".join(tensor for tensor, _ in values)
+            raise Refusal(
+                f"{label}: {names} would be copied between DRAM and the GLB, image by image: beside nest.cores a value "
+                f"is read by the first core, or by the host at one scale"
+            )
         ops: list[Operation] = []
         for i, (tensor, value) in enumerate(values):
             dram, glb, home = f"dram{i}", f"glb{i}", self.tensors.home("glb", value)
@@ -177,12 +201,9 @@ class _Lowering:
         layers = op.layers()
         self.leaving |= dict(zip(op.yielded(), op.outputs, strict=True))
         for layer, plan in zip(members, plans, strict=True):
-            name, cols = value_key(layer) or plan.label, plan.sizes.w
+            name = value_key(layer) or plan.label
             if plan.keeps:
-                words = plan.keeps * cols * plan.sizes.k
-                ring = self.tensors.declare(A.Tensor(f"{name}.ring", "glb", words))
-                wraps = plan.keeps < plan.sizes.h
-                self.rings[layer.result] = Home(ring, 0, plan.keeps * cols, cols, plan.keeps if wraps else 0)
+                self.rings[layer.result] = self.tensors.ring(f"{name}.ring", plan, plan.keeps)
             elif isinstance(layer, LayerOp):
                 memory = "dram" if "output" in staged(layer) else "glb"
                 self.tensors.place(memory, self.leaving[layer.result], name)
@@ -202,6 +223,14 @@ class _Lowering:
         self.drained = program if any("output" in staged(layer) for layer in layers) else None
         self.program.append(program)
 
+    def cores(self, op: CoresOp) -> None:
+        """Layers side by side: what core 0 does for them, and the programs of the other cores."""
+        chain = ChainProgram(op, self.tensors, self.rings, self._plain, self.arch)
+        if chain.weights:
+            self.program.append(_layer_op("weights", "", list(map(_node_op, chain.weights)), ()))
+        self.program.append(_layer_op("frames", chain.value, list(map(_node_op, chain.frames)), (A.Engine.DMA,)))
+        self.chain = chain
+
     def _loaded(self, op: LoadOp) -> LoadedRows:
         if not self.tensors.lies_in("dram", op.value):
             raise Refusal(f"{op.label.data} does not lie in DRAM, but is loaded row by row")
@@ -214,7 +243,8 @@ class _Lowering:
         if isinstance(sync, A.SyncOp):
             sync.record = A.SyncAttr(A.Sync((*COMPUTING, A.Engine.DMA)))
 
-    def _plain(self, op: LayerOp, label: str) -> ProgramLayer:
+    def _plain(self, op: LayerOp, label: str, on_core: GroupLayer | None = None) -> ProgramLayer:
+        """A layer as plain data. on_core: as it runs over frames, if it does."""
         steps = op.steps.data
         params, per_channel = self._params(label, op)
         staged_operands = staged(op)
@@ -232,6 +262,9 @@ class _Lowering:
         # Neighbouring layers have different semaphores: prefetched weights do not count for the current layer.
         full = FULL_IN_TURN[len(self.program) % 2]
         layer = ProgramLayer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
+        if on_core:
+            shape = replace(layer.shape, sizes=on_core.sizes)
+            layer = replace(layer, shape=shape, mapping=on_core.mapping, full=Semaphore.FULL, in_group=True)
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
@@ -325,7 +358,8 @@ class _Lowering:
             fresh.append((self.tensors.exchange(value, name, "value", quant), value))
             return fresh[-1][0]
         tensor = self.tensors.declared[self.tensors.tensor("dram", value)]
-        if tensor.memory == "dram" and (tensor.role != "value" or tensor.part_of or tensor.shape != shape(value.type)):
+        of_its_own = tensor.role == "value" and not tensor.part_of and tensor.words == prod(shape(value.type))
+        if tensor.memory == "dram" and not of_its_own:
             raise Refusal(f"{label}: its operand {tensor.name} is no tensor of its own in DRAM")
         if tensor.memory == "dram":
             self.tensors.rescale(value, quant)
@@ -408,6 +442,9 @@ def _lower(lowering: _Lowering) -> None:
             case GroupOp():
                 with refusals.kept(op.label.data):
                     lowering.group(op)
+            case CoresOp():
+                with refusals.kept(op.label.data):
+                    lowering.cores(op)
             case _:
                 raise Refusal(f"nest-to-array: {op.name} is no loop nest; lower it first")
     refusals.raise_any("nest-to-array")
@@ -446,4 +483,5 @@ class NestToArrayPass(ModulePass):
         func.detach()
         func.erase()
         program = [*_primed(lowering.program), *lowering.program]
+        program = _core_ops(lowering.chain, lowering.program) if lowering.chain else program
         op.body.block.add_ops([*lowering.new_weights, *(_op(tensor) for tensor in tensors), *program])

@@ -17,6 +17,7 @@ from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
 from cnncc.dialects.weights import WEIGHTS
+from cnncc.driver.pipeline import DONE
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.schedule_file import Named, Schedule
@@ -27,6 +28,7 @@ from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_scf import NestToScfPass
 from cnncc.passes.nest_unroll import NestUnrollPass
 
+QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
 
 
@@ -107,6 +109,31 @@ class Case:
                    : tensor<{x}xi16> -> tensor<{y}xi32>
               func.return %1 : tensor<{y}xi32>
             }}"""
+        module = Parser(ctx, text).parse_module()
+        module.verify()
+        return module
+
+
+@dataclass(frozen=True)
+class Small(Case):
+    """A case whose sums fit in 16 bits, so that no step of an epilogue hides a difference."""
+
+    def random(self, what: int, most: int, shape: tuple[int, ...]) -> np.ndarray:
+        return super().random(what, min(most, 7), shape)
+
+    def network(self, ctx: CompilerContext) -> ModuleOp:
+        """`main` with this one layer, its sums plus bias as words."""
+        x, y = self.x.shape, (self.n, self.k, *self.window.output(*self.image))
+        x, y, w = ("x".join(map(str, dims)) for dims in (x, y, self.weights.shape))
+        text = f"""builtin.module attributes {{{DONE} = "cnn-legalize"}} {{
+            weights.global @w : tensor<{w}xi16> = #weights.ref<"{ctx.weights.add(self.weights)}">
+            weights.global @b : tensor<{self.k}xi32> = #weights.ref<"{ctx.weights.add(self.bias)}">
+            func.func @main(%x : tensor<{x}xi16> {{onnx.name = "x", {QUANT}}})
+                -> (tensor<{y}xi16> {{onnx.name = "y", {QUANT}}}) {{
+              %1 = cnn.conv %x weights @w window <{format_record(self.window)}> then <bias = "b"> label "conv"
+                   : tensor<{x}xi16> -> tensor<{y}xi16>
+              func.return %1 : tensor<{y}xi16>
+            }} }}"""
         module = Parser(ctx, text).parse_module()
         module.verify()
         return module

@@ -70,8 +70,10 @@ class Half:
         self.least: int | None = None
 
     def get(self, row: int, col: int, slot: int) -> int:
-        check((row, col, slot) in self.slots, f"slot {slot} of PE {row},{col} is empty")
-        return self.slots[row, col, slot]
+        try:
+            return self.slots[row, col, slot]
+        except KeyError:
+            raise PlainTrap(f"slot {slot} of PE {row},{col} is empty") from None
 
 
 class File:
@@ -96,7 +98,7 @@ class PlainMachine:
         }
         self.descs: dict[int, Instruction] = {}
         self.steps: dict[int, dict[tuple[str, int], FieldTerm]] = {}
-        self.shapes: dict[int, tuple[int, ...]] = {}  # of the descriptors that were used
+        self.shapes: dict[int, tuple[int, ...]] = {}  # of the descriptors that an instruction uses
         self.unit: Instruction | None = None
         self.loops: list[list[int]] = []  # start, iteration, count
         self.executed = 0
@@ -107,6 +109,7 @@ class PlainMachine:
         while (name := program[at].spec.name) != "halt":
             inst = program[at]
             self.executed += 1
+            self.shapes.clear()
             if name == "loop":
                 self.loops.append([at, 0, inst.number("count")])
             elif name == "end":
@@ -146,7 +149,6 @@ class PlainMachine:
 
     def do_desc(self, inst: Instruction) -> None:
         self.descs[inst.number("id")], self.steps[inst.number("id")] = inst, {}
-        self.shapes.pop(inst.number("id"), None)
 
     def do_step(self, inst: Instruction) -> None:
         term = inst.term("by")
@@ -156,32 +158,39 @@ class PlainMachine:
     def field(self, desc: int, name: str) -> int:
         return self.descs[desc].number(name) if desc in self.descs else 0
 
+    def added(self, desc: int) -> dict[str, int]:
+        """What the terms of loops add on each axis."""
+        added = dict.fromkeys(("lin", "k", "y", "x"), 0)
+        for (_, register), term in self.steps.get(desc, {}).items():
+            if register < len(self.loops):
+                added[term.axis] += term.step * self.loops[register][1]
+        return added
+
     def circular(self, desc: int, offset: int) -> int:
         """base + (offset + linear terms of loops) mod wrap."""
-        total, (base, wrap, *_) = offset, self.shape(desc)
-        for (kind, register), term in self.steps.get(desc, {}).items():
-            if kind == "linear" and register < len(self.loops):
-                total += term.step * self.loops[register][1]
-        return base + (total % wrap if wrap else total)
+        base, wrap, *_, linear, _, _, _ = self.shape(desc)
+        at = linear + offset
+        return base + (at % wrap if wrap else at)
 
     def address(self, desc: int, start: dict[str, int], terms: list[tuple[FieldTerm, int]]) -> tuple[int, bool]:
         """The word address of a position, and whether it is inside the bounds."""
-        axis = {"lin": 0, "k": start["channel"], "y": start["y"], "x": start["x"]}
-        for term, index in terms:
-            axis[term.axis] += term.step * index
-        for (kind, register), term in self.steps.get(desc, {}).items():
-            if kind == "other" and register < len(self.loops):
-                axis[term.axis] += term.step * self.loops[register][1]
-        plane, pitch, height, width, ring_y, ring_x = self.shape(desc)[2:]
-        inside = height == 0 or (0 <= axis["y"] < height and 0 <= axis["x"] < width)
-        at = self.circular(desc, start["offset"]) + axis["lin"] + axis["k"] * plane
-        return at + self.ring(ring_y, axis["y"]) * pitch + self.ring(ring_x, axis["x"]), inside
+        plane, pitch, height, width, ring_y, ring_x, _, k, y, x = self.shape(desc)[2:]
+        axis = {"lin": 0, "k": k + start["channel"], "y": y + start["y"], "x": x + start["x"]}
+        for (name, step), index in terms:
+            axis[name] += step * index
+        lin, k, y, x = axis.values()
+        inside = height == 0 or (0 <= y < height and 0 <= x < width)
+        at = self.circular(desc, start["offset"]) + lin + k * plane
+        return at + self.ring(ring_y, y) * pitch + self.ring(ring_x, x), inside
 
     def shape(self, desc: int) -> tuple[int, ...]:
-        """The base and wrap, steps, bounds and rings of a buffer."""
+        """The base and wrap, steps, bounds and rings of a buffer; and what loops add: words, channels, rows, columns.
+
+        They are the same for all words of an instruction.
+        """
         if desc not in self.shapes:
             names = ("base", "wrap", "plane", "pitch", "height", "width", "ring_y", "ring_x")
-            self.shapes[desc] = tuple(self.field(desc, name) for name in names)
+            self.shapes[desc] = (*(self.field(desc, name) for name in names), *self.added(desc).values())
         return self.shapes[desc]
 
     @staticmethod
@@ -232,9 +241,8 @@ class PlainMachine:
         ]
         down, across = FieldTerm("y", 1), FieldTerm("x", 1)
         for block, row, word in product(*map(range, sizes)):
-            (dram, inside), (glb, _) = (
-                self.address(desc, start, [(down, row), (across, word), (step, block)]) for desc, start, step in sides
-            )
+            at = [(down, row), (across, word)]
+            (dram, inside), (glb, _) = (self.address(desc, start, [*at, (step, block)]) for desc, start, step in sides)
             if not inside:
                 continue
             check(0 <= dram < len(self.dram), "DRAM has no such word")
@@ -261,10 +269,10 @@ class PlainMachine:
         sent = dict[tuple[int, ...], list[int]]()  # the words of a position, which PEs with the same one take, too
         for place in places:
             if not edge or self.is_last(inst, place):
-                position = Counter[str]()  # LOAD-2
+                position = dict.fromkeys(("lin", "k", "y", "x"), 0)  # LOAD-2
                 for term, index in self.pe_terms(inst, place):
                     position[term.axis] += term.step * index
-                at = tuple(position[axis] for axis in ("lin", "k", "y", "x"))
+                at = tuple(position.values())
                 if at not in sent:
                     sent[at] = list(self.load_words(inst, place))
                 self.moved[f"rf_{kind}_write"] += len(sent[at])
@@ -314,40 +322,38 @@ class PlainMachine:
             check(all(step % self.arch.pe.lanes == 0 for step in steps), "psums of one of the lanes in several banks")
         self.n2n(inst, halves["ifmap"], places)
         sums = self.psum_half(inst, places)
-        counters, n2n_slots = ("pixels", "taps", "step_range"), inst_n2n_slots(inst)
-        reads, does = [f"rf_{name}_read" for name in ("psum", *names)], {"mac": "macs"}.get(op, op)
-        for z, j, i in product(*(range(inst.number(counter)) for counter in counters)):
-            slot = {
-                name: inst.number(f"{name}_slot")
-                + z * inst.number(f"{name}_z")
-                + j * inst.number(f"{name}_j")
-                + i * inst.number(f"{name}_i")
-                for name in ("psum", *names)
-            }
+        pixels, taps, step_range = (inst.number(counter) for counter in ("pixels", "taps", "step_range"))
+        slots = {name: [inst.number(f"{name}_{by}") for by in ("slot", "z", "j", "i")] for name in ("psum", *names)}
+        ifmap_l, weight_l = inst.number("ifmap_l"), inst.number("weight_l") if op == "mac" else 0
+        n2n_slots, most = inst_n2n_slots(inst), 1 << self.arch.psum_bits
+        pes = [(place[0], place[1], self.is_last(inst, place)) for place in places]
+        for z, j, i in product(range(pixels), range(taps), range(step_range)):
+            slot = {name: at + z * by_z + j * by_j + i * by_i for name, (at, by_z, by_j, by_i) in slots.items()}
             last = slot["psum"] + own * (len(lanes) - 1)
-            check(slot["psum"] >= 0 and last < self.arch.pe.psum_words, f"psum slot {slot['psum']}")
-            step = z * inst.number("taps") + j
-            for place in places:
-                row, col, *_ = place
-                words = Counter[int]()
+            if slot["psum"] < 0 or last >= self.arch.pe.psum_words:
+                raise PlainTrap(f"psum slot {slot['psum']}")
+            step = z * taps + j
+            for row, col, is_last in pes:
+                words = dict[int, int]()
                 for lane in lanes:
-                    ifmap_slot = slot["ifmap"] + lane * inst.number("ifmap_l")
-                    if ifmap_slot in n2n_slots and not self.is_last(inst, place):
-                        check(step > ifmap_slot - inst.number("n2n_slot"), "a word is used before it arrives")
+                    ifmap_slot = slot["ifmap"] + lane * ifmap_l
+                    if ifmap_slot in n2n_slots and not is_last:
+                        check(step > ifmap_slot - n2n_slots.start, "a word is used before it arrives")
                     term = halves["ifmap"].get(row, col, ifmap_slot)
                     if op == "mac":
-                        term *= halves["weight"].get(row, col, slot["weight"] + lane * inst.number("weight_l"))
-                    words[slot["psum"] + own * lane] += term
-                    for read in reads[1:]:
-                        self.moved[read] += 1
-                    self.moved[does] += 1
+                        term *= halves["weight"].get(row, col, slot["weight"] + lane * weight_l)
+                    psum = slot["psum"] + own * lane
+                    words[psum] = words.get(psum, 0) + term
                 for psum, word in words.items():
-                    self.moved[reads[0]] += 1
-                    self.moved["rf_psum_write"] += 1
                     before = sums.slots.get((row, col, psum), sums.least)
                     after = max(before, word) if op == "max" else before + word
-                    check(abs(2 * after + 1) < 1 << self.arch.psum_bits, "a psum that is too large")
+                    check(abs(2 * after + 1) < most, "a psum that is too large")
                     sums.slots[row, col, psum] = after
+        steps = pixels * taps * step_range * len(pes)
+        for counted in ({"mac": "macs"}.get(op, op), *(f"rf_{name}_read" for name in names)):
+            self.moved[counted] += steps * len(lanes)
+        for counted in ("rf_psum_read", "rf_psum_write"):  # lanes without sums of their own add up to one word
+            self.moved[counted] += steps * (len(lanes) if own else 1)
         for name in names:
             if self.holds(inst.when(f"give_{name}"), last=True):
                 self.files[name].current = None
@@ -437,7 +443,8 @@ class PlainMachine:
             else:
                 slot = inst.number("psum_slot") + pixel * inst.number("psum_z")
                 slot += line * inst.number("psum_j") + channel * inst.number("psum_i")
-                check(0 <= slot < self.arch.pe.psum_words, f"psum slot {slot}")
+                if not 0 <= slot < self.arch.pe.psum_words:
+                    raise PlainTrap(f"psum slot {slot}")
                 value = 0
                 for row, col, *_ in columns[place]:
                     check((row, col) in with_psums, "PE without psums")
@@ -445,7 +452,8 @@ class PlainMachine:
                     word = half.slots.get((row, col, slot), half.least)
                     assert word is not None
                     value += word
-                    check(abs(2 * value + 1) < 1 << self.arch.psum_bits, f"psum {value} on its way")
+                    if abs(2 * value + 1) >= 1 << self.arch.psum_bits:
+                        raise PlainTrap(f"psum {value} on its way")
                 self.moved["psum_link"] += len(columns[place]) - 1
             assert value is not None
             if inst.number("partial"):  # COMMIT-5
@@ -456,7 +464,8 @@ class PlainMachine:
             check(inside, "outside the bounds")  # COMMIT-4
             channels.add(tuple(index if term.axis == "k" and term.step else 0 for term, index in terms))
             value = self.output_unit(inst, value, terms)
-            check(self.fits_word(value), f"result {value}")
+            if not self.fits_word(value):
+                raise PlainTrap(f"result {value}")
             results.append((address, value))
         for written in (results, parts):
             check(len({address for address, _ in written}) == len(written), "a word is written twice")

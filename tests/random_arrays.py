@@ -28,6 +28,7 @@ def random_array(choice: Choice) -> dict[str, Any]:
             "ifmap_halves": one([2, 1, 3]),
             "psum_halves": one([2, 1, 3]),
             "max_pixels": one([16, 1, 3]),
+            "words_per_cycle": one([1, 1, 1, 3]),
             "pong_words": one([0, 0, 12]),
             "virtual_words": one([0, 4, 24]),
         },

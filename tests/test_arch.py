@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from dataclasses import asdict, replace
@@ -16,7 +17,12 @@ from cnncc.errors import Refusal
 
 PAGE = Path(__file__).parents[1] / "docs" / "arch.md"
 # Columns of families, smaller ones first.
-SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"], "tcpa": ["4x4", "4x5"]}
+SIZES = {
+    "seed": ["4x4", "6x6", "8x8"],
+    "spatial": ["4x4", "8x8", "16x16"],
+    "tcpa": ["4x4", "4x5"],
+    "cbrain": ["16-16", "32-32"],
+}
 ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 
@@ -30,6 +36,8 @@ def rows() -> dict[tuple[str, str], list[str]]:
 
 
 def in_toml(value: object) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
@@ -52,7 +60,7 @@ def test_arch_manual_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.toml")))
 def test_arch_manual_has_what_the_presets_say(preset: str) -> None:
-    family, size = preset.split("-")
+    family, _, size = preset.partition("-")
     column, place = list(SIZES).index(family), SIZES[family].index(size)
     says = flat(tomllib.loads((PRESETS / f"{preset}.toml").read_text()))
     for at, (_, _, default, _, *families) in rows().items():
@@ -73,6 +81,14 @@ def test_arch_manual_ranges_are_those_of_the_reader(table: str, key: str) -> Non
     for value in (least - 1, most + 1):
         with pytest.raises(Refusal, match=rf"{key} = {value} is outside {least} to {most}"):
             arch_from_table(changed(table, key, value), "file")
+
+
+def test_operators_for_the_host_are_a_list_of_names() -> None:
+    assert load_arch("tcpa-4x4").cores.host == ("Gemm",)
+    assert parse_arch(arch_text(load_arch("tcpa-4x4")), "file") == load_arch("tcpa-4x4")
+    for wrong in ("Gemm", [1], 3):
+        with pytest.raises(Refusal, match="host is a list of names"):
+            arch_from_table(changed("cores", "host", wrong), "file")
 
 
 def test_lane_sums_are_said_only_where_they_are_on() -> None:

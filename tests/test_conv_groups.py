@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +14,18 @@ from cnn_ir import imported
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nest_cases import Case, layer_of
+from nest_cases import Small, layer_of
 from onnx import helper
 from textbook_dataflows import TEXTBOOK
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
-from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import ConvOp, HostOp, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.calibrate import _rows
-from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
+from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.driver.sources import CompileOptions
 from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
@@ -36,33 +34,6 @@ from cnncc.machine.values.products import sums_of_products
 from cnncc.passes._onnx.layers import read_layer
 
 pytestmark = pytest.mark.usefixtures("short_searches")
-
-QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
-
-
-@dataclass(frozen=True)
-class Small(Case):
-    """A case whose sums fit in 16 bits, so that no step of an epilogue hides a difference."""
-
-    def random(self, what: int, most: int, shape: tuple[int, ...]) -> np.ndarray:
-        return super().random(what, min(most, 7), shape)
-
-    def network(self, ctx: CompilerContext) -> ModuleOp:
-        """`main` with this one layer, its sums plus bias as words."""
-        x, y = self.x.shape, (self.n, self.k, *self.window.output(*self.image))
-        x, y, w = ("x".join(map(str, dims)) for dims in (x, y, self.weights.shape))
-        text = f"""builtin.module attributes {{{DONE} = "cnn-legalize"}} {{
-            weights.global @w : tensor<{w}xi16> = #weights.ref<"{ctx.weights.add(self.weights)}">
-            weights.global @b : tensor<{self.k}xi32> = #weights.ref<"{ctx.weights.add(self.bias)}">
-            func.func @main(%x : tensor<{x}xi16> {{onnx.name = "x", {QUANT}}})
-                -> (tensor<{y}xi16> {{onnx.name = "y", {QUANT}}}) {{
-              %1 = cnn.conv %x weights @w window <{format_record(self.window)}> then <bias = "b"> label "conv"
-                   : tensor<{x}xi16> -> tensor<{y}xi16>
-              func.return %1 : tensor<{y}xi16>
-            }} }}"""
-        module = Parser(ctx, text).parse_module()
-        module.verify()
-        return module
 
 
 def case(group: int, per_group: tuple[int, int], image: tuple[int, int], kernel: tuple[int, int], **window) -> Small:

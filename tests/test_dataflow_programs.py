@@ -71,7 +71,8 @@ def test_every_layer_under_every_dataflow(layer: str, tmp_path: Path) -> None:
     for name in DATAFLOWS:
         result, busy[name] = run(case, tmp_path, name)
         np.testing.assert_array_equal(result, case.expected, name)
-    assert busy["nlr"] == max(busy.values()), "a macro-instruction of one product a PE takes the longest"
+    others = (busy[name] for name in DATAFLOWS if not name.startswith("int"))  # those want lanes, or a large GLB
+    assert busy["nlr"] == max(others), "a macro-instruction of one product a PE takes the longest"
 
 
 @pytest.mark.parametrize("number", EQUATIONS)
@@ -129,7 +130,7 @@ def test_a_network_under_each_dataflow_and_a_mix(tmp_path: Path) -> None:
         done("run", tmp_path / "a.cnb", "--input", tmp_path / "one.npz", "--output", tmp_path / "y.npz")
         outputs.add((tmp_path / "y.npz").read_bytes())
         programs.add(done("disasm", tmp_path / "a.cnb").stdout)
-    assert len(outputs) == 1 and len(programs) == 8
+    assert len(outputs) == 1 and len(programs) == 3 + len(DATAFLOWS)
     said = done("verify", LENET, "--batch", 1, "--dataflow", "ws").stdout
     assert re.search(r"^all \d+ steps agree \(calibration changes no value\)$", said, re.MULTILINE)
     assert done("check", LENET, "--batch", 1, "--dataflow", "is", *mix).exit_code == 0

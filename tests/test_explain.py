@@ -126,7 +126,10 @@ def test_explain_text(given: Path) -> None:
     best = found["explain"]["changes"][0]
     # A load takes a cycle for each word of a PE, more than its words take through the GLB's port or a row's bus.
     layer = found["layers"]["c2"]
-    assert layer["limit"] == {"cause": "write_port", "cycles": layer["cycles"]["stall"]["write_port"], "lifted": None}
+    limit = layer["limit"]
+    assert (limit["cause"], limit["cycles"]) == ("write_port", layer["cycles"]["stall"]["write_port"])
+    assert (limit["lifted"]["key"], limit["lifted"]["value"]) == ("pe.words_per_cycle", 2)
+    assert limit["lifted"]["cycles"] < layer["cycles"]["total"]
     text = "\n".join(as_text(found, lenet(schedule=given, dataflow="os").layers()["c2"]))
     assert "c2: limited by the write port of register files (" in text
     for cause, cycles in layer["cycles"]["stall"].items():

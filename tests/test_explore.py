@@ -82,10 +82,10 @@ def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
-    file = tmp_path / "found.jsonl"
+    file, model = tmp_path / "found.jsonl", save(conv_model(), tmp_path / "net.onnx")
     vary = ("--vary", "operand_bits=8,16", "--vary", "links.n2n=true,false", "--vary", "energy.bus=0.5")
     measures = ("--measure", "cycles", "--measure", "dram_words")
-    done("explore", *MODEL, *vary, "--arch", "spatial-4x4", "-j", 1, "-o", file, *measures)
+    done("explore", model, *vary, "--arch", "spatial-4x4", "-j", 1, "-o", file, *measures)
     base = load_arch("spatial-4x4")
     seen = set[int]()
     configs = itertools.product((8, 16), (True, False), ("cycles", "words"))
@@ -96,7 +96,7 @@ def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
         arch = replace(base, operand_bits=bits, links=replace(base.links, n2n=n2n), energy=Energy(bus=0.5))
         (tmp_path / "array.toml").write_text(arch_text(arch))
         wanted = ("--arch", tmp_path / "array.toml", "--objective", objective)
-        done("compile", *MODEL, *wanted, "-o", tmp_path / "net.cnb")
+        done("compile", model, *wanted, "-o", tmp_path / "net.cnb")
         done("run", tmp_path / "net.cnb", "--stats", tmp_path / "stats.json")
         stats = json.loads((tmp_path / "stats.json").read_text())
         assert result["cycles"] == stats["cycles"]["total"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from examples import SEED, examples
 from group_cases import Chain, random_chain
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 
 from cnncc.context import CompilerContext
 from cnncc.dialects._groups import GroupLayer, Read, group_problem, least_ring
@@ -113,3 +113,17 @@ def test_a_ring_of_which_every_second_row_is_read_has_an_even_number_of_rows(row
     least = least_ring(plans[1], reads[0], plans[0])
     kept, last = with_least_rings(plans, [1, 2])
     assert (kept.keeps, last.keeps) == (least + 1, 0) and least == 2 * rows - 1
+
+
+def test_a_refusal_that_is_passed_on_can_be_printed():
+    """An array that is no preset: the refusal was its own cause, and its lines had no end."""
+    ctx = new_context()
+    chain = drawn(0)[0]
+    module = chain.module(ctx)
+    CnnToNestPass().apply(ctx, module)
+    module.attributes["cnncc.arch"] = StringAttr("other (4 x 4 PEs, #00000000)")
+    with pytest.raises(Refusal) as raised:
+        NestGroupPass(tuple(chain.labels[:2])).apply(ctx, module)
+    assert raised.value.lines == [
+        "nest-group: the layers are mapped to other (4 x 4 PEs, #00000000), which is no preset: arch=FILE"
+    ]

@@ -245,7 +245,8 @@ class Plain:
             distinct = words * len(set.union(*by_row))
             bus = max(map(len, by_row)) * ceil(words / arch.bus.burst_words)
             port = ceil(distinct / arch.glb.words_per_cycle)
-            busy = max([("glb_port", port), ("row_bus", bus), ("write_port", words)], key=lambda piece: piece[1])
+            write = ceil(words / arch.pe.words_per_cycle)
+            busy = max([("glb_port", port), ("row_bus", bus), ("write_port", write)], key=lambda piece: piece[1])
             return [busy], ("row_bus", arch.bus.latency_cycles)
         psums = inst.number("pixels") * inst.number("lines") * inst.number("channels")
         hops = 0
@@ -432,7 +433,8 @@ def random_program(seed: int) -> tuple[list[Instruction], Arch]:
         writer.nest(writer.random.randint(0, 3))
     rng = writer.random
     pe = Pe(32, 32, 16, rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 3),
-            start_cycles=rng.randint(0, 4), finish_cycles=rng.randint(0, 2))  # fmt: skip
+            start_cycles=rng.randint(0, 4), finish_cycles=rng.randint(0, 2),
+            words_per_cycle=rng.choice([1, 1, 2, 5]))  # fmt: skip
     arch = Arch(
         "random", 4, 4, pe, Glb(4096, rng.randint(1, 9)), Dram(rng.randint(1, 9), rng.randint(0, 60)),
         operand_bits=rng.choice([8, 16]), bus=Bus(rng.randint(1, 10), rng.randint(0, 5)),

@@ -45,7 +45,7 @@ def depthwise(channels: int, side: int) -> LayerShape:
 
 def at_point(order: str, rows: tuple[int, ...], cols: tuple[int, ...], box: tuple[int, ...]) -> Point:
     form = next(form for form in FORMS if form.order == order)
-    return Point(form, rows, cols, box, 1)
+    return Point(form, rows, cols, box)
 
 
 def least_and_cycles(
@@ -138,7 +138,7 @@ def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> 
     """
     shape = depthwise(512, 14)
     form = next(form for form in forms_of(shape) if form.name == "os")
-    at = Point(form, (1, 4, 1, 3), (8, 2, 1), (1, 14, 1, 1, 1, 3), 1)
+    at = Point(form, (1, 4, 1, 3), (8, 2, 1), (1, 14, 1, 1, 1, 3))
     least, cycles = least_and_cycles(shape, at, MOVING, k=88, h=14, w=14, streamed=(("ifmap", 1), ("output", 2)))
     compute = 512 * 14 * 14 * 9 // 256
     assert compute + 2 * 512 * 196 // 8 + 5 * (4 + 64) <= least <= cycles < 1.05 * least
@@ -150,7 +150,7 @@ def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> No
     """By hand: of 10 x 7 x 14 blocks all but two wait for a latency, in which nothing else comes."""
     shape = pointwise(256, 64, 56)
     form = next(form for form in forms_of(shape) if form.name == "os")
-    at = Point(form, (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1), 1)
+    at = Point(form, (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1))
     budget = GlbBudget(847_872, frozenset({"output", "residual"}), residual=True)
     least, cycles = least_and_cycles(shape, at, budget, k=28, h=8, w=4, weight_buffers=1)
     assert 2 * 256 * 56 * 56 // 8 + 978 * 64 <= least <= cycles < 1.01 * least
@@ -191,7 +191,7 @@ def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
     """
     shape = depthwise(32, 112)
     form = next(form for form in forms_of(shape) if form.order.endswith("WI"))
-    at = Point(form, (1, 4, 1, 3), (1, 16, 1), (3, 4, 1, 1, 1, 3), 1)
+    at = Point(form, (1, 4, 1, 3), (1, 16, 1), (3, 4, 1, 1, 1, 3))
     budget = GlbBudget(647_168, frozenset({"output"}))
     least, cycles = least_and_cycles(shape, at, budget, k=18, h=112, w=112, weight_buffers=2)
     assert int(9 + 13_440 - 126 / 8 + 64 + (401_408 + 126) // 8) == 63_688 <= least <= cycles < 1.05 * least

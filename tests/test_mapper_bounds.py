@@ -57,7 +57,7 @@ def check(
     budget = GlbBudget(int(words * rng.choice([0.1, 0.4, 1.5])), streamed, residual, tight)
     in_plans = bool(streamed) or tight  # else there is but one plan
     tiles = tiles_in_time(everything, found.indices)
-    steps = int((everything.boxes[:, :-2].prod(axis=1) // everything.boxes[:, -2]).max())
+    steps = everything.most_steps
     of_tiles = form, tiles, found.least, found.cycles
     traffic = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
     beyond = np.nonzero(~everything.fits[found.indices[:, 2], 0])[0]  # more words of the image than ping has
@@ -128,6 +128,7 @@ def check(
             seen["residual"] += "residual" in streamed
             seen["in turn"] += not (streamed or arch.sequencer.overlap)
             seen["own lanes"] += at.own_lanes > 1
+            seen["windows in lanes"] += max(at.lanes[1:]) > 1
 
 
 def counts_as_the_model(bound: Bound, budget: GlbBudget, plan: Plan, layer: LayerPlan) -> None:
@@ -164,6 +165,7 @@ def test_bounds_are_below_the_model() -> None:
         drawn = draw(rng)
         overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
+        arch = replace(arch, pe=replace(arch.pe, words_per_cycle=(1, 1, 4)[number % 3]))
         if number % 3:
             check(with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng), arch, rng, seen, exact)
         else:
@@ -184,7 +186,7 @@ def test_slices_of_weights_come_for_each_tile() -> None:
     preset = load_arch("spatial-4x4")
     arch = replace(preset, sequencer=replace(preset.sequencer, overlap=False))
     form = next(form for form in forms_of(shape) if form.order.startswith("hwk"))
-    at = Point(form, (1, 1, 1, 1), (1, 1, 1), (1, 1, 1, 2, 1, 1), 1)
+    at = Point(form, (1, 1, 1, 1), (1, 1, 1), (1, 1, 1, 2, 1, 1))
     seen = 0
     for least, plan in candidates(
         Bound(Durations(shape, arch, False), at), GlbBudget(364, frozenset({"output"})), 1 << 60
@@ -201,7 +203,7 @@ def test_rows_of_pes_that_do_not_divide_taps_add_up_fewer_sums() -> None:
     preset = load_arch("spatial-4x4")
     arch = replace(preset, sequencer=replace(preset.sequencer, overlap=False))
     everything, form = numbers(shape, arch), next(form for form in forms_of(shape) if form.order.startswith("kcrs"))
-    at, seen = Point(form, (1, 1, 1, 4), (1, 2, 1), (1, 1, 1, 1, 2, 3), 1), 0
+    at, seen = Point(form, (1, 1, 1, 4), (1, 2, 1), (1, 1, 1, 1, 2, 3)), 0
     found = combinations_below(everything, form, 1 << 39)
     for indices, cycles, least in zip(found.indices, found.cycles, found.least, strict=True):
         if point(everything, form, indices.tolist()) == at:
@@ -279,7 +281,7 @@ def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
     preset = load_arch("seed-8x8")
     arch = replace(preset, rows=1, glb=replace(preset.glb, words_per_cycle=1))
     form = forms_of(shape)[0]
-    at = Point(form, (1, 1, 1, 1), (1, 1, 8), (1, 1, 1, 3, 3, 3), 1)
+    at = Point(form, (1, 1, 1, 1), (1, 1, 8), (1, 1, 1, 3, 3, 3))
     everything = numbers(shape, arch)
     found = combinations_below(everything, form, 1 << 39)
     (compute,) = (
@@ -305,7 +307,7 @@ def test_rows_that_pes_share_where_they_share_out_rows_and_taps() -> None:
         sequencer=replace(preset.sequencer, overlap=False),
     )
     form = next(form for form in forms_of(shape) if form.order == "ckrs|WhwI")
-    bound = Bound(Durations(shape, arch, False), Point(form, (1, 2, 1, 2), (2, 1, 2), (1, 2, 1, 1, 3, 1), 1))
+    bound = Bound(Durations(shape, arch, False), Point(form, (1, 2, 1, 2), (2, 1, 2), (1, 2, 1, 1, 3, 1)))
     nodes = layer_schedule(LayerPlan("", shape, mapping_of(shape, arch, bound.at, Plan(2, 6, 6))), arch).nodes
     assert bound.loads() == busy_cycles(nodes)[LOAD]
 
@@ -347,7 +349,7 @@ def test_engines_that_do_not_overlap_add_up() -> None:
     """By hand: four macro-instructions of 8 + 4 cycles, eight loads of 8 + 1, four commits of 4 + 4, all decoded."""
     shape, arch = LayerShape("mac", Sizes(1, 4, 8, 4, 4, 1, 1), Window((1, 1)), 2, 4, 4), load_arch("seed-4x4")
     form = next(form for form in forms_of(shape) if form.order == "khw|crsWI")
-    bound = Bound(Durations(shape, arch, False), Point(form, (4, 1, 1, 1), (1, 4, 1), (1, 1, 1, 8, 1, 1), 1))
+    bound = Bound(Durations(shape, arch, False), Point(form, (4, 1, 1, 1), (1, 4, 1), (1, 1, 1, 8, 1, 1)))
     assert bound.cycles(4 * 12) == 8 + 4 + 4 * 12 + 8 * (8 + 1 + 1) + 4 * (4 + 1 + 4) == 176
     mapping = mapping_of(shape, arch, bound.at, Plan(4, 4, 4))
     assert layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch) == 179

@@ -33,8 +33,8 @@ def test_there_are_never_too_many(shape: LayerShape, lanes: int) -> None:
     arch = files(65536, lanes)
     found, some = boxes.boxes(shape, arch)
     assert some and boxes.MOST / 8 < len(found) <= boxes.MOST and len(set(found)) == len(found)
-    assert (1, 1, 1, 1, 1, 1, 1, 1, 2, True, True) in found
-    for k, w, h, c, r, s, _, _, words, *_ in found:
+    assert (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, True, True) in found
+    for k, w, h, c, r, s, _, _, _, _, words, *_ in found:
         image = (h + r - 1) * (w + s - 1) * c
         assert max(image, k * c * r * s, k * h * w) <= 65536 and words == image + k * c * r * s
 

@@ -140,10 +140,27 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], Lanes]]:
         budget &= not case.is_mac or k * c * r * s <= pe.weight_words
         if budget and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
             yield box, {"c": lanes, "k": 1}
+        if budget and lanes == 1 and fits(case, arch, box, False) and (most := window(case, arch, box)):
+            yield box, {**most, "k": 1}
         banks = h * w * ceil(k / pe.lanes) * pe.lanes
         own = min(k, pe.lanes) if pe.lane_sums and lanes == 1 and banks <= pe.psum_words else 1
         if budget and own > 1 and k % own == 0:
             yield box, {"c": 1, "k": own}
+
+
+def window(case: Case, arch: Arch, box: dict[str, int]) -> Lanes:
+    """SPACE-3: the most lanes that take all of some of c, r and s in a box, if lanes over c alone are fewer."""
+    c, whole, found = box["c"], sizes_of(case)["c"], list[tuple[int, int, int, int]]()
+    apart = box["w"] > 1 and columns(2, 2, case.stride[1], case.dilation[1]) > 1 + case.stride[1]
+    for lanes in product({1, c}, {1, box["r"]}, {1, box["s"]}):
+        alone = lanes[2] == 1 or lanes[0] * lanes[1] == 1
+        taps = lanes[1] * lanes[2] > 1 and prod(lanes) <= arch.pe.lanes
+        if taps and (alone or not apart or case.dilation[1] == 1):
+            found.append((prod(lanes), *lanes))
+    over_c = [n for n in range(1, arch.pe.lanes + 1) if c % n == whole % c % n == 0] if not channelwise(case) else [1]
+    if not case.is_mac or not found or max(found)[0] <= max(over_c):
+        return {}
+    return dict(zip("crs", max(found)[1:], strict=True))
 
 
 def passed(case: Case, arch: Arch, box: dict[str, int], lanes: int) -> int:
@@ -169,7 +186,8 @@ def fits_register_files(case: Case, arch: Arch, point: Point, mapping: Mapping) 
     along_w = [depth for depth, loop in enumerate(outer) if loop.dim == "w"]
     beside = len(on_cols) < 2 or on_cols[-1:] == along_w[-1:]
     anew = Stage("ifmap", "rf", len(outer), arch.pe.ifmap_halves) in mapping.stages
-    return fits(case, arch, point[3], bool(beside and anew and passed(case, arch, point[3], point[4]["c"])))
+    added_up = prod(count for dim, count in point[4].items() if dim != "k")
+    return fits(case, arch, point[3], bool(beside and anew and passed(case, arch, point[3], added_up)))
 
 
 def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -256,9 +274,11 @@ def mapping(
         else:
             loops.append(a_loop(each, step[each][0]))
     kept = "hwck" if box["h"] > 1 else "wsrck" if lanes["c"] > 1 else "wksr" if channelwise(case) else "wscrk"
+    if lanes.get("r", 1) * lanes.get("s", 1) > 1:  # what is on lanes stands last
+        kept = "wk" + "".join(sorted("scr", key=lambda dim: lanes[dim] > 1))
     for dim in kept:
         loops.append(a_loop(dim, lanes.get(dim, 1), keep=True))
-    for dim in (dim for dim, count in lanes.items() if count > 1):
+    for dim in (dim for dim in kept if lanes.get(dim, 1) > 1):
         loops.append(a_loop(dim, 1, "lanes", keep=True))
     left, there, places = sizes_of(case), list[Loop](), [0]
     for loop in loops:  # SPACE-9: those that run once are left out
@@ -329,9 +349,7 @@ class Machine:
 def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
     """Cycles in which the array is busy at least: what each piece of each loop holds, dimension by dimension."""
     start = arch.pe.start_cycles + arch.pe.finish_cycles
-    over = next((loop.dim for loop in mapping.loops if loop.on == "lanes"), "")
-    steps_over = [loop.step for loop in mapping.loops if loop.dim == over and not loop.on]
-    lanes = min([sizes_of(case)[over], *steps_over]) if over else 1
+    over = {loop.dim for loop in mapping.loops if loop.on == "lanes"}
     trips, held = 1, 1
     for dim, size in sizes_of(case).items():
         pieces = [size]
@@ -343,8 +361,14 @@ def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
                 # A rest of k in space may be spread over sets, down to one channel each.
                 after += [1 if loop.on and dim == "k" else rest] * (rest > 0)
             pieces = after
-        trips, held = trips * len(pieces), held * sum(pieces)
-    return trips * start + held // lanes
+        lanes = min([size, *(loop.step for loop in mapping.loops if loop.dim == dim and not loop.on)])
+        done = (
+            sum(ceil(piece / lanes) if dim != "k" else piece / lanes for piece in pieces)
+            if dim in over
+            else sum(pieces)
+        )
+        trips, held = trips * len(pieces), held * done
+    return trips * start + int(held)
 
 
 def least_words(case: Case, mapping: Mapping) -> int:
@@ -503,11 +527,14 @@ LAYERS = [
     (Case(kind="max", k=3, kernel=(2, 2), stride=(2, 2), image=(6, 6)), array(2, 2, (1, 4, 2))),
     (Case(kind="add", k=2, kernel=(3, 3), image=(4, 5)), array(2, 3, (1, 6, 2))),
     (Case(k=3, c=3, kernel=(1, 1), image=(2, 3)), array(2, 2, (3, 3, 2), overlap=False)),
+    # Lanes over the taps of windows: 2 columns of 3, or 2 channels and 2 rows; and in a depthwise layer.
+    (Case(k=2, c=2, kernel=(2, 3), image=(4, 5)), array(1, 2, (12, 8, 2), lanes=4)),
+    (Case(k=3, c=1, group="each", image=(4, 4)), array(1, 2, (9, 9, 2), lanes=6)),
 ]
 IN_TURN = [
     (Case(k=3, c=4, image=(4, 5)), array(2, 3, (24, 3, 2), overlap=False, pong=(3, 6))),
     (Case(k=2, c=4, image=(5, 7), stride=(1, 2)), array(2, 3, (18, 4, 2), pong=(2, 2))),
-    (Case(k=2, c=3, kernel=(2, 5), image=(3, 7)), array(2, 2, (20, 6, 2), lanes=2, pong=(2, 8))),
+    (Case(k=2, c=3, kernel=(2, 5), image=(3, 7)), array(2, 2, (20, 6, 2), pong=(2, 8))),
     (Case(k=3, c=2, image=(4, 4)), array(2, 2, (18, 6, 2), lanes=2, pong=(3, 6), lane_sums=True)),
     (Case(k=2, c=3, image=(4, 4)), array(2, 2, (18, 6, 2), overlap=False, pong=(1, 2))),
 ]

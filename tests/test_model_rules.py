@@ -248,6 +248,15 @@ def test_loads_of_weights(words: int, sides: tuple[Side, ...], work: tuple[str, 
     assert (task.busy, task.latency, task.work) == (work[1], 3, (work,))
 
 
+def test_a_wide_write_port_takes_several_words() -> None:
+    """9 words for 4 x 2 PEs that share them: 9 cycles by one word, 5 by the buses of 2 words if the port takes 3."""
+    wide = replace(BUS, pe=replace(BUS.pe, words_per_cycle=3))
+    sides = (Side("h", 1, 4, "rows"), Side("w", 1, 2, "cols"))
+    assert Engines(CONV, wide).weights(9, sides, (), ()).work == (("row_bus", 5),)
+    wide = replace(wide, bus=replace(BUS.bus, burst_words=9), glb=replace(BUS.glb, words_per_cycle=9))
+    assert Engines(CONV, wide).weights(10, sides, (), ()).work == (("write_port", 4),)
+
+
 @pytest.mark.parametrize(
     ("words", "sides", "work"),
     [

@@ -126,9 +126,9 @@ def test_blocks_and_groups_are_added() -> None:
 def test_names_are_checked(tmp_path: Path) -> None:
     refused = invoke("compile", LENET, "--batch", 1, "--dataflow", "wss", "-o", tmp_path / "x.cnb")
     assert (refused.exit_code, refused.stderr) == (1, "cnncc: no dataflow 'wss': did you mean 'ws'?\n")
-    checked = invoke("check", LENET, "--batch", 1, "--dataflow", "weights")
+    checked = invoke("check", LENET, "--batch", 1, "--dataflow", "unknown")
     assert checked.exit_code == 1
-    assert "--dataflow  no dataflow 'weights': there are: auto, os, ws, is, rs, nlr" in checked.stdout
+    assert "--dataflow  no dataflow 'unknown': there are: auto, os, ws, is, rs, nlr, inter, " in checked.stdout
     file = tmp_path / "wrong.toml"
     file.write_text('[c1]\ndataflow = "w"\n[c2]\ndataflow = 7\n[f1]\ndataflow = "ws"\np = 2\n[f2]\ndataflw = "ws"\n')
     refused = invoke("compile", LENET, "--batch", 1, "--schedule", file, "-o", tmp_path / "x.cnb")

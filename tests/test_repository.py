@@ -33,7 +33,7 @@ LAYERS = (
     ("isa",),
     ("context", "quant"),
     ("dialects",),
-    ("frontend", "model", "tcpa"),
+    ("frontend", "model", "tcpa", "cbrain"),
     ("mapper", "machine"),
     ("passes", "binary"),
     ("universe", "eval"),

@@ -1,7 +1,8 @@
 """samples/models.py: every network is valid, runs, keeps its signals alive, and has the shapes that its source states.
 
 What the sources state: AlexNet, Di Gioia, Table A.1, as rows, columns and channels of each layer's results; VGG-16
-15.35 billion MACs in convolutions; ResNet-50 as the onnx package's own graph; MobileNet, the paper's 569 million.
+15.35 billion MACs in convolutions; ResNet-50 as the onnx package's own graph; MobileNet, the paper's 569 million; NiN,
+the shapes of its Caffe model.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def test_samples_models_resnet20_has_the_layers_of_the_thesis() -> None:
         ("resnet50", 4_087_136_256),
         ("light-resnet50", 4_087_136_256),
         ("light-vgg19", 19_508_428_800),
+        ("nin", 1_100_188_800),
     ],
 )
 def test_samples_models_macs(name: str, macs: int) -> None:
@@ -134,6 +136,7 @@ def test_samples_models_count_fully_connected_layers_too() -> None:
         ("light-resnet50", 53, 4_087_136_256, "Relu"),
         ("mobilenet", 27, 568_740_352 - 1024 * 1000, "Clip"),
         ("light-densenet121", 121, None, "Conv"),
+        ("nin", 12, None, "Relu"),
         ("light-inception-v1", 57, None, "Concat"),
     ],
 )

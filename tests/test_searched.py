@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cli_cases import SAMPLES, done
-from searches import SHORT
+from searches import SHORT, search_with
 from test_repository import MODULES, imports
 
 from cnncc.arch.model import Arch, Energy, load_arch
@@ -77,7 +77,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[LayerShape]:
 
 
 @pytest.mark.parametrize("streamed", [(), ("ifmap",), ("ifmap", "output")])
-def test_has_mapping_where_a_search_finds_one(streamed: tuple[str, ...]) -> None:
+def test_has_mapping_where_a_search_finds_one(streamed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    search_with(monkeypatch, SHORT)
     shape, outcomes = conv(3, 2, 4), list[bool]()
     for words in range(20, 81, 10):
         budget = GlbBudget(words, frozenset(streamed))
@@ -209,6 +210,7 @@ def test_kept_folder(variables: dict[str, str], wanted: str | None, monkeypatch:
 def test_searched_programs_are_the_same_with_and_without(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    search_with(monkeypatch, SHORT)
     model, binaries = SAMPLES / "models" / "lenet_qoperator_u8.onnx", list[bytes]()
     for number, where in enumerate((str(folder), str(folder), "off")):
         monkeypatch.setenv(disk_cache.FOLDER, where)

@@ -18,7 +18,7 @@ import onnx
 import os_compiler
 import program_size
 import pytest
-from cli_cases import CALIBRATION, LENET, SAMPLES, build, done, noise, save
+from cli_cases import SAMPLES, build, done, noise, save
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FILES = {"NET": "net.onnx", "BINARY": "net.cnb", "PROOF": "proof.json", "DATA": "data.npz"}
 COMMANDS = (
     "compile NET -o OUT.cnb",
     "run BINARY",
@@ -90,8 +91,7 @@ def test_commands_print_no_line_that_is_too_long(
 ) -> None:
     at_width(monkeypatch, width)
     monkeypatch.chdir(folder)
-    files = {"NET": "net.onnx", "BINARY": "net.cnb", "PROOF": "proof.json", "DATA": "data.npz"}
-    words = [files.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in command.split()]
+    words = [FILES.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in command.split()]
     fits(done(*words).stdout.replace(str(tmp_path), ""), width)  # which may be long, and is one word
 
 
@@ -101,7 +101,7 @@ def test_commands_print_no_line_that_is_too_long(
     [
         (models.main, ["list"]),
         (program_size.main, ["BINARY"]),
-        (dataflows.main, [str(LENET), "--calibrate", str(CALIBRATION)]),
+        (dataflows.main, ["NET", "--calibrate", "DATA"]),
         (os_compiler.main, ["--network", "ResNet-20", "--side", "8"]),
     ],
 )
@@ -109,7 +109,7 @@ def test_samples_print_no_line_that_is_too_long(
     command: click.Command, arguments: list[str], width: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_width(monkeypatch, width)
-    words = [word.replace("BINARY", str(folder / "net.cnb")) for word in arguments]
+    words = [str(folder / FILES[word]) if word in FILES else word for word in arguments]
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 0, result.output
     fits(result.output, width)
@@ -227,7 +227,7 @@ def _read(file: int) -> bytes:
 
 PROGRAMS = {
     "run": ("-m", "cnncc", "run", "BINARY", "--input", "DATA"),
-    "estimate": ("-m", "cnncc", "estimate", "NET", "--calibrate", "DATA"),
+    "estimate": ("-m", "cnncc", "estimate", "NET", "--calibrate", "DATA", "--dataflow", "rs"),
     "accuracy": (accuracy.__file__, "lenet"),
 }
 SAYS = {"run": "running, 0 %", "estimate": "onnx-fold-constants", "accuracy": "lenet"}
@@ -235,8 +235,7 @@ SAYS = {"run": "running, 0 %", "estimate": "onnx-fold-constants", "accuracy": "l
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_progress_is_on_a_terminal_and_gone_at_the_end(name: str, folder: Path) -> None:
-    files = {"NET": "net.onnx", "BINARY": "net.cnb", "DATA": "data.npz"}
-    command = [sys.executable, *(str(folder / files[word]) if word in files else word for word in PROGRAMS[name])]
+    command = [sys.executable, *(str(folder / FILES[word]) if word in FILES else word for word in PROGRAMS[name])]
     text = on_a_terminal(command)
     assert f"\r\033[K{SAYS[name]}" in text and text.endswith("\r\033[K")
     silent = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES.parent, check=True)
@@ -245,7 +244,8 @@ def test_progress_is_on_a_terminal_and_gone_at_the_end(name: str, folder: Path) 
 
 def test_progress_is_gone_before_an_error_is_said(folder: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "cnncc", "estimate", str(folder / "net.onnx"), "--explain", "nosuch"]
+    options = ("--dataflow", "rs", "--explain", "nosuch")
+    command = [sys.executable, "-m", "cnncc", "estimate", str(folder / "net.onnx"), *options]
     assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, check=False).returncode == 1
     os.close(theirs)
     text = b"".join(iter(lambda: _read(ours), b"")).decode()

@@ -34,6 +34,7 @@ from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
+from cnncc.passes._scheduling.dataflows import TEXTS
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.schedule_file import Written
@@ -258,9 +259,10 @@ def test_the_tables_of_the_document() -> None:
             written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(book)).loops
             == parse(here, SHAPE.sizes).loops
         )
-    rows = re.findall(r"^\| (?:`(\w+)`)? ?\| (.*) \| `(.*)` \|$", document, re.MULTILINE)
-    said = [row for name, each in TEXTBOOK.items() for row in ((name, each.resident, each.mapping), each.channelwise)]
-    assert [row if row[0] else row[2] for row in rows if row[0] in {"", *TEXTBOOK}] == [row for row in said if row]
+    rows = re.findall(r"^\| (?:`([\w-]+)`)? ?\| (.*) \| `(.*)` \|$", document, re.MULTILINE)
+    every = TEXTBOOK | TEXTS
+    said = [row for name, each in every.items() for row in ((name, each.resident, each.mapping), each.channelwise)]
+    assert [row if row[0] else row[2] for row in rows if row[0] in {"", *every}] == [row for row in said if row]
 
 
 def test_lanes_take_equal_parts() -> None:

@@ -27,7 +27,7 @@ TEXTBOOK = {
         "n > h' > h'' > w' > c > r' > s' > k' > [k''||@rows h'''||@cols w''||@cols] > ifmap@rf > weight@rf "
         "> {w''' > s'' > r''}",
     ),
-} | TEXTS
+} | {name: TEXTS[name] for name in ("rs", "nlr")}
 
 
 def textbook(name: str, shape: LayerShape, arch: Arch) -> Written:

@@ -382,8 +382,8 @@ class Walk:
         self.time.issue("load", busy, self.arch.bus.latency_cycles, takes, gives)
 
     def load_cycles(self, words: int, rows: int, cols: int) -> int:
-        glb, bus = self.arch.glb, self.arch.bus
-        return max(ceil(words * rows * cols / glb.words_per_cycle), cols * ceil(words / bus.burst_words), words)
+        glb, bus = ceil(words * rows * cols / self.arch.glb.words_per_cycle), ceil(words / self.arch.bus.burst_words)
+        return max(glb, cols * bus, ceil(words / self.arch.pe.words_per_cycle))
 
     def commit(self, at: At) -> None:
         for depth in range(len(at.firsts), len(self.loops)):  # on the PEs inside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import cleandoc
@@ -26,6 +27,34 @@ rules ([rules.md](rules.md)) stand in brackets. The last columns say what the pr
 shares, or all of its numbers, smaller arrays first.
 """
 
+_CBRAIN = """
+## The arrays of C-Brain
+
+`cbrain-16-16` and `cbrain-32-32` are T_in-T_out of L. Song et al., "C-Brain" (DAC 2016): T_out PEs, each with T_in
+multipliers and a tree of adders. The paper gives the numbers of its Table 3. What it leaves open is assumed:
+
+- **PEs.** T_out `rows` of one PE, so that each PE has a row bus of its own; `lanes` are T_in. *Assumed:* no `links`.
+- **Numbers.** Operands have 16 bits. *Assumed:* psums have 32, for which the quantiser narrows operands where it must.
+- **Cycles.** 1 GHz; multiply, add, load and store take a cycle each. *Assumed:* they are stages of a pipeline that goes
+  on from one macro-instruction to the next, so `start_cycles` and `finish_cycles` are 0.
+- **Buffers.** InOut 2 MB, weights 1 MB, biases 4 KB. *Assumed:* `glb.words` is their sum, and each use may have any
+  part of it.
+- **Bandwidths.** A cycle brings T_in · T_out weights or T_in input words, and takes T_out results. So a PE takes T_in
+  words a cycle (`burst_words`, `pe.words_per_cycle`), all PEs as many each (`glb.words_per_cycle`), or all the same
+  ones. *Assumed:* PEs that need different input words get them as fast as weights. In the paper's schemes there are no
+  such PEs.
+- **Add-and-store.** The output units add partial sums up on their way to the GLB ([COMMIT-5](machine.md#commit)),
+  T_out results a cycle.
+- **What a PE keeps.** Weights or data, for several operations. *Assumed:* halves of 512 words (1,024 for T_in = 32),
+  64 sums, macro-instructions of 64 pixels.
+- **External memory.** *Assumed:* 16 words a cycle. The times of the paper's Table 4 are then those of its operations
+  and of loading all weights once.
+
+An array of any other T_in-T_out is a copy with other numbers of these keys: `rows` is T_out; `lanes`,
+`pe.words_per_cycle` and `burst_words` are T_in; `glb.words_per_cycle` is T_in · T_out; `units_per_column` is T_out. For
+more than 32 PEs `rows` and `cols` share T_out, with `units_per_column` T_out / `cols` and a burst for each column.
+"""
+
 
 def families() -> dict[str, list[Arch]]:
     """The presets by the first part of their names, smaller ones first: `spatial` has `spatial-4x4` and so on."""
@@ -37,6 +66,8 @@ def families() -> dict[str, list[Arch]]:
 
 def _shown(value: object) -> str:
     """A value in TOML."""
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
@@ -47,7 +78,7 @@ def _all(values: Iterable[object]) -> str:
 
 def _range(kind: type, key: Key) -> str:
     if kind not in (int, float):
-        return {"bool": "true, false", "str": "text"}[kind.__name__]
+        return {"bool": "true, false", "str": "text", "tuple": "names"}[kind.__name__]
     return _all(key.only) or _all(dict.fromkeys((key.least, key.most))).replace(", ", " to ")
 
 
@@ -72,7 +103,7 @@ def _section(title: str, table: type[Any], presets: Mapping[str, list[Any]]) -> 
 
 def manual() -> str:
     """The page, in Markdown."""
-    return _HEAD + "\n".join(_section("The array", Arch, families())) + "\n"
+    return _HEAD + "\n".join(_section("The array", Arch, families())) + "\n" + _CBRAIN
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -57,6 +57,9 @@ class Pe:
         bool,
         Key("", "a psum half has a bank for each lane, so that lanes may have sums of their own (MAC-7)", unsaid=True),
     ] = False
+    words_per_cycle: Annotated[
+        int, Key("words a cycle", "of the write port of a half of weights or ifmap, for loads (LOAD-2)", unsaid=True)
+    ] = 1
     max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (MAC-5)")] = 16
     start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (MAC-4)", 0)] = 3
     finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1
@@ -146,6 +149,10 @@ class Cores:
         ),
     ] = 1
     latency_cycles: Annotated[int, Key("cycles", "until a token has come to another core (CORE-3)", 0, unsaid=True)] = 1
+    host: Annotated[
+        tuple[str, ...],
+        Key("", "operators of ONNX that the host computes where layers run side by side: a list of names", unsaid=True),
+    ] = ()
 
 
 @dataclass(frozen=True)
@@ -217,6 +224,12 @@ class Arch:
         return -(-self.sum_bits // self.operand_bits)
 
 
+def core_arch(arch: Arch, rows: int, cols: int) -> Arch:
+    """The array as a core on so many rows and columns sees it: with its own port of the GLB (CORE-1, CORE-5)."""
+    glb = replace(arch.glb, words_per_cycle=arch.cores.words_per_cycle or arch.glb.words_per_cycle)
+    return replace(arch, rows=rows, cols=cols, glb=glb)
+
+
 @cache
 def key_types(table: type) -> dict[str, Any]:
     """The keys of a table with their types: another table, or a type annotated with its `Key`."""
@@ -261,12 +274,23 @@ def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
     return cls(**values)
 
 
+def _names(where: str, name: str, value: object) -> tuple[str, ...]:
+    """A list of texts. Raises Refusal for what is none."""
+    names = list(cast("list[object] | tuple[object]", value)) if isinstance(value, list | tuple) else [None]
+    texts = tuple(each for each in names if isinstance(each, str))
+    if len(texts) < len(names):
+        raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {value!r}')
+    return texts
+
+
 def _value(where: str, name: str, type_: Any, value: object) -> object:
     if is_dataclass(type_):
         if not isinstance(value, dict):
             raise Refusal(f"{where}: [{name}] must be a table")
         return _build(f"{where} [{name}]", cast("type[Any]", type_), cast("dict[str, Any]", value))
     kind, key = type_.__origin__, type_.__metadata__[0]
+    if kind not in (int, float, bool, str):
+        return _names(where, name, value)
     if kind in (int, float):
         return _number(where, name, kind, key, value)
     if not isinstance(value, kind):

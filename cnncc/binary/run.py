@@ -35,13 +35,14 @@ Watch = Callable[[int, Interpreter], None]
 class Machine:
     """A binary with its memory filled for some images.
 
-    An image is one pass through the program: as many samples as the batch that the model was compiled for.
+    An image is one pass through the program: as many samples as the batch that the model was compiled for. frames: how
+    many images follow each other in a program over frames; without it all do (CORE-8).
     """
 
     binary: Binary
     images: int
     run_model: RunModel = run_on_host
-    frames: int = field(init=False)
+    frames: int = 0
     dram: Memory = field(init=False)
     on_host: dict[str, Array] = field(default_factory=dict[str, Array])
 
@@ -49,7 +50,7 @@ class Machine:
         # All images share the weights, so DRAM stores them once.
         shared = sum(array.size for _, array in self.binary.weights)
         self._record = self.binary.dram_words - shared
-        self.frames = self.images if has_frames(self.binary.instructions) else 1
+        self.frames = (self.frames or self.images) if has_frames(self.binary.instructions) else 1
         if (words := shared + self.frames * self._record) > DRAM_LIMIT_WORDS:
             raise Refusal(
                 f"{self.frames} frames take {words} words of DRAM, the limit is {DRAM_LIMIT_WORDS}: fewer frames"

@@ -36,14 +36,14 @@ DIMS, ON_ROWS, ON_COLS = "khwcrs", "khcr", "khw"
 class SpacePoint(NamedTuple):
     """A form and its numbers: PEs of `khcr` on rows, of `khw` on columns, indices of `khwcrs` in the box, lanes.
 
-    lanes are over c, own over k.
+    lanes are over c, r and s, own over k.
     """
 
     form: str
     rows: tuple[int, ...]
     cols: tuple[int, ...]
     box: tuple[int, ...]
-    lanes: int
+    lanes: tuple[int, ...]
     own: int
 
     def of(self, dim: str) -> tuple[int, int, int]:
@@ -90,8 +90,8 @@ def unrolled(most: int, limits: Sequence[int]) -> list[tuple[int, ...]]:
     return numbers
 
 
-def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
-    """SPACE-3 and SPACE-4: (indices of k h w c r s in a box, lanes over c, over k, words of a PE for the box)."""
+def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int, int]]:
+    """SPACE-3 and SPACE-4: (indices of k h w c r s in a box, lanes over c r s, over k, words of a PE for the box)."""
     size, pe, window, own = extents(shape), arch.pe, shape.window, shape.channelwise
     tall = size["r"] == size["s"] == 1 and not own
     for r, s, h in product(equal_parts(size["r"]), equal_parts(size["s"]), range(1, size["h"] + 1 if tall else 2)):
@@ -106,12 +106,27 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
                     if (ifmap > pe.ifmap_words and not ping_pong) or weights > pe.weight_words:
                         break
                     most_lanes = 1 if own or ifmap > pe.ifmap_words else min(pe.lanes, c)
-                    for lanes in range(1, most_lanes + 1):
-                        if c % lanes == size["c"] % c % lanes == 0:
-                            yield (k, h, w, c, r, s), lanes, 1, ifmap + weights
+                    divide = [n for n in range(1, most_lanes + 1) if c % n == size["c"] % c % n == 0]
+                    windows = list(window_lanes(shape, arch, w, (c, r, s))) if ifmap <= pe.ifmap_words else []
+                    most = max((prod(lanes) for lanes in windows), default=0)
+                    listed: list[tuple[int, ...]] = [(lanes, 1, 1) for lanes in divide]
+                    if most > divide[-1]:
+                        listed.append(max(lanes for lanes in windows if prod(lanes) == most))
+                    for lanes in listed:
+                        yield (k, h, w, c, r, s), lanes, 1, ifmap + weights
                     over_k, slots = min(k, pe.lanes), h * w * -(-k // pe.lanes) * pe.lanes
                     if pe.lane_sums and over_k > 1 and k % over_k == 0 and slots <= pe.psum_words:
-                        yield (k, h, w, c, r, s), 1, over_k, ifmap + weights
+                        yield (k, h, w, c, r, s), (1, 1, 1), over_k, ifmap + weights
+
+
+def window_lanes(shape: LayerShape, arch: Arch, w: int, box: tuple[int, int, int]) -> Iterator[tuple[int, ...]]:
+    """SPACE-3: lanes over c, r and s, each 1 or the box's, where taps are among them."""
+    for taken in product((False, True), repeat=3):
+        lanes = tuple(size if whole else 1 for size, whole in zip(box, taken, strict=True))
+        columns_apart = w > 1 and shape.window.dilation[1] > gcd(shape.window.dilation[1], shape.window.stride[1])
+        together = lanes[2] > 1 and lanes[0] * lanes[1] > 1
+        if shape.is_mac and lanes[1:] != (1, 1) and prod(lanes) <= arch.pe.lanes and not (columns_apart and together):
+            yield lanes
 
 
 def _fits_ping_pong(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
@@ -132,7 +147,7 @@ def _fits_ifmap(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
     cols = [dim for dim, pes in zip(ON_COLS, at.cols, strict=True) if pes > 1]
     beside = len(cols) < 2 or (cols[-1] == "w" and ("w" in before or loop_steps["w"][2] == 1))
     anew = inside[0] != "I" or loop_steps["k"][2] == at.box[0]  # nothing runs between its loads and macro-instructions
-    ping_pong = _fits_ping_pong(shape, arch, w, s, c * r) if beside and anew and at.lanes == 1 else None
+    ping_pong = _fits_ping_pong(shape, arch, w, s, c * r) if beside and anew and prod(at.lanes) == 1 else None
     if ping_pong is not None:
         return ping_pong
     image = _held(h, r, shape.window.stride[0], shape.window.dilation[0])
@@ -196,12 +211,11 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     legal = list(boxes(shape, arch))
     if not legal:
         return
-    box, over_c, over_k, words = map(np.array, zip(*legal, strict=True))
-    lanes = over_c * over_k
+    box, summed_lanes, over_k, words = map(np.array, zip(*legal, strict=True))
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     over = arch.pe.start_cycles + arch.pe.finish_cycles
-    ends = words + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
-    most_lanes = int(lanes.max())
+    ends = words // arch.pe.words_per_cycle + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
+    most_lanes = int((summed_lanes.prod(axis=1) * over_k).max())
     held_sizes = {dim: tuple(sorted(set(box[:, i].tolist()))) for i, dim in enumerate(DIMS)}
     for shared in dict.fromkeys(_sharing(form) for form in forms(shape)):
 
@@ -216,13 +230,17 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
             pes = {dim: (r[ON_ROWS.index(dim)] if dim in ON_ROWS else 1, c[ON_COLS.index(dim)] if dim in ON_COLS else 1)
                    for dim in DIMS}  # fmt: skip
             parts = {dim: of(dim, *pes[dim]) for dim in DIMS}
-            macros, held = np.full(len(box), times), np.full(len(box), times)
+            macros, done = np.full(len(box), times), np.full(len(box), times)
             for i, dim in enumerate(DIMS):
-                macros, held = macros * parts[dim][0][box[:, i]], held * parts[dim][1][box[:, i]]
-            legal_box = (held > 0) & (shape.is_mac | (size["r"] % (pes["r"][0] * box[:, DIMS.index("r")]) == 0))
-            for at in np.nonzero(legal_box & (over * macros + held // lanes + ends < limit))[0].tolist():
+                trips, held = parts[dim][0][box[:, i]], parts[dim][1][box[:, i]]
+                by = summed_lanes[:, "crs".index(dim)] if dim in "crs" else 1
+                # What lanes take as a whole is one step, a smaller rest too.
+                macros, done = macros * trips, done * (np.where(by == box[:, i], trips, held // by) * (held > 0))
+            legal_box = (done > 0) & (shape.is_mac | (size["r"] % (pes["r"][0] * box[:, DIMS.index("r")]) == 0))
+            for at in np.nonzero(legal_box & (over * macros + done // over_k + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == shared):
-                    point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(over_c[at]), int(over_k[at]))
+                    lanes = tuple(summed_lanes[at].tolist())
+                    point = SpacePoint(form, r, c, tuple(box[at].tolist()), lanes, int(over_k[at]))
                     if not arch.pe.pong_words or _fits_ifmap(shape, arch, point):
                         yield point
 
@@ -278,11 +296,13 @@ def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
             places[letter] = len(loops)
         else:
             loops.append(Loop(letter, step[letter][0]))
-    many = at.lanes > 1
-    taken = {"c": at.lanes, "k": at.own}
-    kept = "hwck" if at.of("h")[2] > 1 else "wsrck" if many else "wksr" if shape.channelwise else "wscrk"
+    taken = {dim: lanes for dim, lanes in zip("kcrs", (at.own, *at.lanes), strict=True) if lanes > 1}
+    if "r" in taken or "s" in taken:  # taps stand last
+        kept = "wk" + "".join(dim for dim in "scr" if dim not in taken) + "".join(dim for dim in "scr" if dim in taken)
+    else:
+        kept = "hwck" if at.of("h")[2] > 1 else "wsrck" if "c" in taken else "wksr" if shape.channelwise else "wscrk"
     loops += [Loop(dim, taken.get(dim, 1), keep=True) for dim in kept]
-    loops += [Loop(dim, 1, "lanes", keep=True) for dim, lanes in taken.items() if lanes > 1]
+    loops += [Loop(dim, 1, "lanes", keep=True) for dim in kept if dim in taken]
     left, running, depths = dict(vars(shape.sizes)), list[Loop](), [0]
     for loop in loops:  # loops with one iteration are left out
         if (now := min(loop.step, left[loop.dim])) < left[loop.dim]:
@@ -372,7 +392,8 @@ def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budg
     """
     s = shape.sizes
     products = s.n * s.k * s.c * s.h * s.w * s.r * s.s
-    lanes = arch.pe.lanes if arch.pe.lane_sums or not shape.channelwise else 1
+    summed = s.c * s.r * s.s if shape.is_mac else 1
+    lanes = arch.pe.lanes if arch.pe.lane_sums else min(arch.pe.lanes, summed)
     array = -(-products // (arch.rows * arch.cols * lanes))
     outputs = s.n * s.k * s.h * s.w
     always = outputs * (("output" in streamed) + ("residual" in streamed))

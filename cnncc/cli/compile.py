@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, output_option, print_remarks, write_text
+from cnncc.cli.options import FILE, compile_options, output_option, parallel_options, print_remarks, write_text
 from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=FILE, required=False)
 @output_option("Default: MODEL.cnb here; IR and assembly go to the terminal.")
 @compile_options
+@parallel_options
 @click.option(
     "--emit",
     type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin"]),
@@ -44,6 +45,7 @@ def command(
     cnncc compile net.onnx --emit nest                    read the loop nests
     cnncc compile net.onnx --schedule schedule.toml       layers mapped by hand
     cnncc compile net.onnx --dataflow ws                  weight stationary
+    cnncc compile net.onnx --arch tcpa-4x4 --parallel layers
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
     cnncc compile --from ir/nest-permute -o net.cnb       … and on from any of them
     """
@@ -84,6 +86,7 @@ def command(
 def _write_program(build: Build, output: Path | None, emit: str) -> None:
     from cnncc.binary.container import to_bytes
     from cnncc.binary.modules import disassembly
+    from cnncc.driver.cores_text import cores_text
     from cnncc.passes._scheduling.schedule_file import read_schedule
     from cnncc.util.files import write_atomically
 
@@ -104,7 +107,10 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     if (schedule := settings.schedule) is not None:
         given = read_schedule(schedule)
         groups = f", {len(given.groups)} group(s)" if given.groups else ""
-        lines.append(f"  schedule {len(given.entries)} layer(s) mapped{groups} as {schedule} says")
+        said = f"{len(given.cores)} core(s)" if given.cores else f"{len(given.entries)} layer(s) mapped{groups}"
+        lines.append(f"  schedule {said} as {schedule} says")
+    if share.cores is not None:
+        lines += cores_text(share.cores, binary.arch)
     if share.blocks:
         lines.append(f"  GLB      {share.blocks}")
     click.echo(fitted([*lines, *(f"  host     {reason}" for reason in share.hosted)]))

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     "--what-if", metavar="KEY=VALUE", multiple=True, help="What the same program takes on an array with this value."
 )
 @click.option("--front", is_flag=True, help="What more cycles save of energy: the network's Pareto front of both.")
+@click.option(
+    "--frames",
+    type=click.IntRange(1, 60_000),
+    help="Of layers side by side: images that follow each other (64).",
+)
 @json_option()
 @click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
 @click.option(
@@ -40,7 +45,8 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, what_if: tuple[str, ...],
-    front: bool, as_json: bool, certificate: Path | None, check_certificate: Path | None, check_counters: bool,
+    front: bool, frames: int | None, as_json: bool, certificate: Path | None, check_certificate: Path | None,
+    check_counters: bool,
 ) -> None:  # fmt: skip
     """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
 
@@ -55,7 +61,7 @@ def command(
     cnncc estimate net.onnx --front
     """
     if check_certificate or check_counters:
-        if explained or what_if or as_json or certificate or front or (check_certificate and check_counters):
+        if explained or what_if or frames or as_json or certificate or front or (check_certificate and check_counters):
             raise click.UsageError(
                 f"--check-{'certificate' if check_certificate else 'counters'} goes with no other output"
             )
@@ -73,7 +79,7 @@ def command(
         _check_counters(source)
         return
     if front:
-        if explained or what_if or certificate or options.objective or options.slack is not None:
+        if explained or what_if or frames or certificate or options.objective or options.slack is not None:
             raise click.UsageError("--front goes with no other output, and with no objective: it has several")
         if source.suffix == ".cnb":
             raise click.UsageError("--front is of a model: a binary is mapped")
@@ -81,15 +87,15 @@ def command(
         return
     if explained is not None and what_if:
         raise click.UsageError("--explain and --what-if go one at a time")
-    _estimate(source, options, explained, what_if, as_json, certificate)
+    _estimate(source, options, explained, what_if, frames, as_json, certificate)
 
 
 def _estimate(
-    source: Path, options: CompileOptions, explained: str | None, changes: Sequence[str], as_json: bool,
-    proof: Path | None,
+    source: Path, options: CompileOptions, explained: str | None, changes: Sequence[str], frames: int | None,
+    as_json: bool, proof: Path | None,
 ) -> None:  # fmt: skip
     from cnncc.certificate.certificate import certificate
-    from cnncc.estimate import estimate_table, explain, explain_group, what_if
+    from cnncc.estimate import cores_table, estimate_table, explain, explain_group, what_if
     from cnncc.estimate.mapped_program import of_binary, of_model
     from cnncc.util.files import check_writable, write_atomically
 
@@ -98,6 +104,19 @@ def _estimate(
     is_binary = source.suffix == ".cnb"
     with progress_line() as progress:
         program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
+        if program.cores:
+            if explained is not None or changes or proof:
+                one = "--explain" if explained is not None else "--what-if" if changes else "--certificate"
+                raise Refusal(
+                    f"{one} is of layers one after the other, and {source.name} has layers side by side: without it, "
+                    f"and with --json, an estimate has the stalls of each core by cause"
+                )
+            beside = cores_table.as_json(program, frames or cores_table.FRAMES)
+            lines = [json.dumps(beside, indent=1)] if as_json else cores_table.as_text(beside, program)
+            click.echo("\n".join(lines) if as_json else fitted(lines))
+            return
+        if frames is not None:
+            raise Refusal(f"--frames is of layers side by side, and {source.name} has none (docs/cores.md)")
         group = explain_group.group_of(program, explained) if explained is not None else None
         if explained is not None and not group and explained not in (labels := [*program.layers(), *program.groups()]):
             raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")

@@ -28,7 +28,7 @@ _COMPILE_OPTIONS = (
         "--dataflow",
         metavar="NAME",
         help="Of the layers that --schedule leaves: auto (the default, the best of all); os, ws or is (the best "
-        "of that form); rs or nlr (completed texts).",
+        "of that form); rs, nlr, inter, inter-weights, inter-data, intra or intra-sliding (completed texts).",
     ),
     click.option(
         "--objective",
@@ -47,8 +47,28 @@ _COMPILE_OPTIONS = (
         help="Layers that run together, stripe by stripe: those that are better so; none; or those of a schedule "
         "file. Default: those of --schedule, else auto.",
     ),
+    click.option(
+        "--partition",
+        metavar="none|auto|LAYERS",
+        help="Layers whose kernels are cut into pieces as large as the stride (docs/cbrain.md): none (the default), "
+        "those that Algorithm 2 of C-Brain says, or labels with commas between.",
+    ),
 )
-NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups")
+_PARALLEL_OPTIONS = (
+    click.option(
+        "--parallel",
+        type=click.Choice(["layers"]),
+        help="Run layers side by side, on cores of the array (docs/cores.md).",
+    ),
+    click.option(
+        "--fps",
+        type=click.FloatRange(0, min_open=True),
+        metavar="F",
+        help="With --parallel: as few PEs as do F frames a second; default: all, for the most frames.",
+    ),
+)
+NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups", "partition")
+OF_CORES = ("parallel", "fps")
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,12 +78,20 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_options(**given: Any) -> Any:
         from cnncc.driver.sources import CompileOptions
 
-        return command(options=CompileOptions(**{name: given.pop(name) for name in NAMES}), **given)
+        known = {name: given.pop(name) for name in (*NAMES, *OF_CORES) if name in given}
+        return command(options=CompileOptions(**known), **given)
 
     parsed = with_options
     for option in reversed(_COMPILE_OPTIONS):
         parsed = option(parsed)
     return parsed
+
+
+def parallel_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options for layers side by side, below `compile_options`."""
+    for option in reversed(_PARALLEL_OPTIONS):
+        command = option(command)
+    return command
 
 
 def output_option(what: str, *, required: bool = False) -> Decorator:

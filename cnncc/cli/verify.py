@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, Probability, compile_options, json_option, print_remarks
+from cnncc.cli.options import FILE, Probability, compile_options, json_option, parallel_options, print_remarks
 from cnncc.errors import Refusal, one_line
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.argument("model", type=FILE)
 @compile_options
+@parallel_options
 @click.option("--input", "inputs", type=FILE, help="Inputs to run (.npz by tensor name); default: random.")
 @click.option("--images", type=click.IntRange(min=1), default=4, show_default=True, help="How many of them.")
 @click.option("--layers", is_flag=True, help="Print the accuracy of every value, not of the worst few.")

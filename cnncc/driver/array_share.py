@@ -9,23 +9,28 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from cnncc.dialects.cnn import ConvOp, HostOp
-from cnncc.dialects.nest import LayerOp
+from cnncc.dialects.nest import CoresOp, LayerOp
 from cnncc.driver.check_findings import glb_blocks
-from cnncc.driver.pipeline import Step
+from cnncc.driver.pipeline import CORES, Step
+from cnncc.driver.program_parts import cores_plan_of
+from cnncc.model.cores_plan import CoresPlan
 
 
 class ArrayShare:
-    """Watches a compilation for what its user should know: what the host does and why, the array's share, GLB use."""
+    """Watches a compilation for what its user should know: what the host does and why, its share, GLB use, cores."""
 
     def __init__(self) -> None:
         self.hosted: list[str] = []
         self.macs = self.all_macs = 0
         self.blocks = ""
+        self.cores: CoresPlan | None = None
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Look at the quantised layers, and again at their mappings."""
         if step.name in ("cnn-legalize", "nest-assign-mapping"):
             self.read(module)
+        if step.name == CORES:
+            self.cores = next((cores_plan_of(op) for op in module.walk() if isinstance(op, CoresOp)), None)
 
     def read(self, module: ModuleOp) -> None:
         """Take what a module of the `cnn` or `nest` level knows; nothing from one of another."""

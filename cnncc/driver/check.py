@@ -76,6 +76,7 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
         with refusals.kept("--objective"):
             objective = objective_of(settings.schedule, options.objective, options.slack)
             settings = replace(settings, objective=objective)
+        settings = replace(settings, partition=options.partition or NONE)
         with refusals.kept("--groups"):
             settings = replace(settings, groups=groups_setting(options.groups, settings.schedule))
         checker = _Checker(path, settings, refusals)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.passes import PassPipeline
 from xdsl.universe import Universe
 
@@ -21,18 +21,24 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.objective import Objective
+from cnncc.passes._onnx.placement import HOST
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
 from cnncc.universe import DIALECTS, PASSES
+from cnncc.util.progress import silent
 from cnncc.weights import Array
 
 DONE = "cnncc.done"  # module attribute: the last step that has run
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
+LEGALIZE = "cnn-legalize"
+CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
 ASSIGN = "nest-assign-mapping"
+NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
+CORES = "nest-cores"  # leaves mapped layers side by side
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,9 @@ class Settings:
     - dataflow: the name of the other layers' dataflow
     - objective: what the network is optimised for
     - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
+    - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
+    - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
+    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
     """
 
     arch: Arch
@@ -74,6 +83,9 @@ class Settings:
     dataflow: str = AUTO
     objective: Objective = Objective()
     groups: str = AUTO
+    partition: str = NONE
+    parallel: bool = False
+    fps: float | None = None
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -99,6 +111,16 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     wanted = "" if objective == Objective() else f" objective={objective.name} slack={objective.slack:f}"
     groups = " groups=auto" if settings.groups == AUTO else ""
     given = "" if settings.groups in (AUTO, NONE) else f" schedule={_quoted(settings.groups)}"
+    in_turn = (
+        Step("nest", ASSIGN, arch + schedule + dataflow + wanted + groups),
+        Step("nest", "nest-tile"),
+        Step("nest", "nest-permute"),
+        Step("nest", "nest-unroll"),
+        Step("nest", STAGE),
+        *([Step("nest", GROUP, arch + given)] if settings.groups != NONE else []),
+    )
+    fps = f" fps={settings.fps:g}" if settings.fps is not None else ""
+    mapped = (Step("nest", CORES, arch + schedule + fps),) if settings.parallel else in_turn
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -112,19 +134,24 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", CALIBRATE),
         Step("cnn", "onnx-to-cnn", widths),
         Step("cnn", "cnn-fuse-epilogue"),
-        Step("cnn", "cnn-legalize"),
-        Step("nest", "cnn-to-nest"),
-        Step("nest", ASSIGN, arch + schedule + dataflow + wanted + groups),
-        Step("nest", "nest-tile"),
-        Step("nest", "nest-permute"),
-        Step("nest", "nest-unroll"),
-        Step("nest", STAGE),
-        *([Step("nest", GROUP, arch + given)] if settings.groups != NONE else []),
+        Step("cnn", LEGALIZE),
+        *_partition_steps(settings),
+        Step("nest", NESTS),
+        *mapped,
         Step("array", TO_PROGRAMS, arch),
         Step("array", "array-prefetch", arch),
         Step("array", "array-allocate", arch),
         Step("isa", "array-to-isa"),
     )
+
+
+def _partition_steps(settings: Settings) -> tuple[Step, ...]:
+    if settings.partition == NONE:
+        return ()
+    if settings.partition == AUTO:
+        return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    labels = ",".join(map(_quoted, settings.partition.split(",")))
+    return (Step("cnn", PARTITION, f"layers={labels}"),)
 
 
 def new_context() -> CompilerContext:
@@ -169,8 +196,10 @@ class Compilation:
         if not isinstance(mark, StringAttr) or mark.data == "import":
             return todo
         names = [step.name for step in todo]
-        # A module whose groups are made goes on where one without groups does.
-        done = STAGE if mark.data == GROUP and GROUP not in names else mark.data
+        done = mark.data
+        if done not in names:  # a module that a step of an option has left goes on where one without it does
+            of_cores = {STAGE: NESTS} if self.settings.parallel else {CORES: STAGE, GROUP: STAGE}
+            done = {CHOOSE_SCHEME: LEGALIZE, PARTITION: LEGALIZE, **of_cores}.get(done, done)
         if done not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
         array, mapped = array_title(self.settings.arch), mark_of(self.module)
@@ -209,6 +238,8 @@ class Compilation:
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:
+            # The reasons of a choice are for every user; what else passes note is for those who call them by hand.
+            self.ctx.note = self._noted if step.name == CHOOSE_SCHEME else silent
             PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
             return
         from cnncc.driver.calibrate import calibrate
@@ -216,6 +247,10 @@ class Compilation:
         _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits
         self.warnings += calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
+
+    def _noted(self, message: str) -> None:
+        where, _, what = message.partition(": ")
+        self.notes.append(Finding(what, "note", where))
 
 
 def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
@@ -227,6 +262,8 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         module = read_onnx(path, ctx, refusals, batch)
         check_interface(path, module)
     refusals.raise_any(str(path))
+    if settings.parallel and settings.arch.cores.host:
+        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings, refusals.notes)
 

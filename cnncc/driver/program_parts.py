@@ -13,12 +13,13 @@ from xdsl.ir import SSAValue
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
-from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of
-from cnncc.driver.pipeline import GROUP, STAGE, TO_PROGRAMS, Compilation, Step
+from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, group_layers, image_shape, mapping_of, reads_of_values
+from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Step
+from cnncc.model.cores_counts import all_counts
+from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import HostPart, Part, copies
 from cnncc.passes._programs.tensors import is_read_in_glb, source, staged, uses
 from cnncc.passes._programs.tensors import parts as concatenated
@@ -35,6 +36,19 @@ def plan_of(op: LayerOp, prefetched: frozenset[str] = frozenset()) -> LayerPlan:
 def group_plan_of(op: GroupOp) -> GroupPlan:
     """The plan of a group for the cost model."""
     return group_plan(op.label.data, [plan_of(layer) for layer in op.layers()], group_layers(op))
+
+
+def cores_plan_of(op: CoresOp) -> CoresPlan:
+    """The plan of layers side by side for the cost model."""
+    groups = op.groups()
+    regions = tuple(group.place.data for group in groups if group.place)
+    channels = tuple(ChannelPlan(channel.label.data, channel.keeps.value.data) for channel in op.channels())
+    firsts, plans = [group.layers()[0] for group in groups], tuple(map(group_plan_of, groups))
+    reads = tuple(reads_of_values(first, [first.ifmap])[0] for first in firsts)
+    image, height = _words(firsts[0].ifmap), image_shape(firsts[0].ifmap.type)[2]
+    return CoresPlan(
+        op.label.data, op.lag.value.data, plans, regions, reads, channels, image, _words(op.outputs[0]), height
+    )
 
 
 def _apart(op: LayerOp) -> bool:
@@ -78,6 +92,8 @@ class _Network:
                         if isinstance(value.owner, LayerOp) and "output" not in staged(value.owner):
                             self._into_glb(output)
                     yield group_plan_of(op)
+                case CoresOp():
+                    yield cores_plan_of(op)
                 case HostOp():
                     yield from self._host(op)
                 case ReturnOp():
@@ -130,7 +146,7 @@ def program_parts(module: ModuleOp, prefetched: Prefetched) -> list[Part]:
 
 def predicted_counters(module: ModuleOp, arch: Arch, prefetched: Prefetched) -> dict[str, Any]:
     """The predicted counters of the program, by the keys of `run --stats` (docs/stats.md)."""
-    return with_energy(program_counts(program_parts(module, prefetched), arch), arch.energy)
+    return with_energy(all_counts(program_parts(module, prefetched), arch), arch.energy)
 
 
 class PartsObserver:
@@ -143,7 +159,7 @@ class PartsObserver:
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Keep the mapped layers after `nest-stage`, and read their prefetched operands after `array-prefetch`."""
-        if step.name in (STAGE, GROUP):
+        if step.name in (STAGE, GROUP, CORES):
             self.mapped = module.clone()
         elif step.name == "array-prefetch" and self.mapped is not None:
             self.parts = program_parts(self.mapped, prefetched_operands(module))

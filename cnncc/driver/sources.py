@@ -15,6 +15,7 @@ from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
     NONE,
+    PARTITION,
     TO_PROGRAMS,
     Compilation,
     Settings,
@@ -45,6 +46,9 @@ class CompileOptions:
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
         groups      auto, none, or a schedule file with groups; None is what the schedule has, or auto
+        partition   layers whose kernels are partitioned: none, auto, or labels with commas between; None is none
+        parallel    `layers` for layers side by side; None is what the schedule has
+        fps         frames a second, for the fewest PEs then
     """
 
     arch: str = "spatial-8x8"
@@ -56,6 +60,9 @@ class CompileOptions:
     objective: str | None = None
     slack: float | None = None
     groups: str | None = None
+    partition: str | None = None
+    parallel: str | None = None
+    fps: float | None = None
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """The settings, with the array read and with calibration data. Raises Refusal."""
@@ -63,7 +70,27 @@ class CompileOptions:
         bits = operand_bits(self.precision, array)
         objective = objective_of(schedule, self.objective, self.slack)
         groups = groups_setting(self.groups, schedule)
-        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO, objective, groups)
+        parallel = self._parallel(schedule)
+        dataflow, partition = self.dataflow or AUTO, self.partition or NONE
+        return Settings(
+            array, self.arch, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
+        )
+
+    def _parallel(self, schedule: str | None) -> bool:
+        """Whether layers run side by side. Raises Refusal for options that do not go with that."""
+        cores = read_schedule(schedule).cores if schedule else ()
+        if self.parallel is None and not cores:
+            if self.fps is not None:
+                raise Refusal("--fps is of layers side by side: --parallel layers")
+            return False
+        if self.parallel is not None and schedule and not cores:
+            raise Refusal(f"{schedule}: --parallel layers takes tables [[core]] of a schedule (docs/schedule.md)")
+        if self.fps is not None and cores:
+            raise Refusal(f"--fps chooses the cores, and {schedule} has them: give one of both")
+        for option in ("dataflow", "objective", "slack", "groups"):
+            if getattr(self, option) is not None:
+                raise Refusal(f"--{option} has no effect on layers side by side: leave it out")
+        return True
 
 
 def groups_setting(given: str | None, schedule: str | None) -> str:
@@ -130,6 +157,8 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if options.groups is not None and (ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS) not in remaining:
         raise Refusal(f"{start}: its layers are mapped already, --groups {options.groups} comes too late")
+    if options.partition not in (None, NONE) and PARTITION not in remaining:
+        raise Refusal(f"{start}: was lowered beyond {PARTITION}, --partition {options.partition} comes too late")
     if options.calibrate is not None and CALIBRATE in remaining:
         compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
     elif options.calibrate is not None:

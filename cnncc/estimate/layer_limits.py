@@ -45,7 +45,9 @@ LIMITS = {
     "dram_latency_results": Cause("DRAM latency for results", _LATENCY, "fewer, larger transfers in two buffers"),
     "glb_port": Cause("the GLB's port", ("glb.words_per_cycle",), "words that PEs hold longer or share"),
     "row_bus": Cause("the row buses", ("bus.burst_words", "bus.latency_cycles"), "words that the PEs of a row share"),
-    "write_port": Cause("the write port of register files", (), "words that PEs hold for more macro-instructions"),
+    "write_port": Cause(
+        "the write port of register files", ("pe.words_per_cycle",), "words that PEs hold for more macro-instructions"
+    ),
     "output_units": Cause("the output units", _COMMITS, "more columns, or sums over more input channels"),
     "column_bus": Cause("the links to the south", (), "fewer rows in a PE set"),
     "sequencer": Cause("the sequencer", ("sequencer.queue_depth",), "fewer, longer macro-instructions"),

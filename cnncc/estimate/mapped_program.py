@@ -19,11 +19,12 @@ from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork
+from cnncc.model.cores_counts import all_counts
+from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.plan_json import from_json
-from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part, with_drains
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.group_choice import GroupChoice
@@ -55,10 +56,15 @@ class Program:
         """The groups by label, in order."""
         return {part.label: part for part in with_drains(self.parts) if isinstance(part, GroupPlan)}
 
-    def counters(self, arch: Arch | None = None) -> dict[str, Any]:
-        """What `run --stats` would count; or on another array, with the same mappings."""
+    @property
+    def cores(self) -> CoresPlan | None:
+        """The layers side by side; None where there are none."""
+        return next((part for part in self.parts if isinstance(part, CoresPlan)), None)
+
+    def counters(self, arch: Arch | None = None, frames: int = 1) -> dict[str, Any]:
+        """What `run --stats` would count, of so many frames; or on another array, with the same mappings."""
         array = arch or self.arch
-        return with_energy(program_counts(self.parts, array), array.energy)
+        return with_energy(all_counts(self.parts, array, frames=frames), array.energy)
 
 
 def of_binary(path: Path) -> Program:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import prod
 from typing import assert_never
@@ -36,12 +36,19 @@ from cnncc.weights import Array
 
 @dataclass
 class ArrayState:
-    """The state, and one rule for each op."""
+    """The state of a sequencer and its PEs, and one rule for each op.
+
+    - frames: of a run of cores; their records lie in DRAM one after the other (CORE-8). 0: all images run at once
+    - beside: the state of another core, which has the same memories (CORE-1)
+    - routes: where tokens go, by semaphore, if not to the own one (CORE-3)
+    """
 
     arch: Arch
     images: int
     globals_: Mapping[str, Array]
     tensors: Mapping[str, A.Tensor]
+    frames: int = 0
+    beside: ArrayState | None = None
     words: dict[str, Words | Part] = field(default_factory=dict[str, Words | Part])
     reals: dict[str, Array] = field(default_factory=dict[str, Array])
     views: dict[str, A.View] = field(default_factory=dict[str, A.View])
@@ -50,6 +57,9 @@ class ArrayState:
     unit: A.Unit = field(default_factory=A.Unit)
     loop_names: Sequence[str] = ()
     result: str = ""
+    routes: dict[int, list[tuple[ArrayState, int]]] = field(
+        default_factory=dict[int, list[tuple["ArrayState", int]]], repr=False
+    )
 
     def start_layer(self, op: A.LayerOp) -> None:
         """Views and loops belong to one layer."""
@@ -62,13 +72,16 @@ class ArrayState:
         waiting = pe.virtual_words if pe.pong_words else 0
         self.ifmap = RegisterFile("ifmap", pe.ifmap_halves, pe.ifmap_words + waiting, shape)
         self.psum = RegisterFile("psum", pe.psum_halves, pe.psum_words, shape)
+        if self.beside is not None:
+            self.words, self.reals = self.beside.words, self.beside.reals
+            return
         whole: dict[str, Words] = {}
         for tensor in (tensor for tensor in self.tensors.values() if not tensor.part_of):
             # Weights are the same for all images, and no program writes them.
-            whole[tensor.name] = Words.empty(tensor, 1 if tensor.role == "weight" else self.images)
-        # Tensors have places once they are allocated.
+            whole[tensor.name] = Words.empty(self._in_records(tensor), 1 if tensor.role == "weight" else self.images)
+        # Tensors have places once they are allocated. Those in records are apart.
         for a, b in combinations([self.tensors[name] for name in whole if self.tensors[name].at >= 0], 2):
-            if a.memory == b.memory:
+            if a.memory == b.memory and not (self.frames and a.memory == "dram"):
                 whole[a.name].share(whole[b.name], b.at - a.at)
         self.words = {name: self._words(tensor, whole) for name, tensor in self.tensors.items()}
         for tensor in self.tensors.values():
@@ -81,15 +94,25 @@ class ArrayState:
             offset, outer = offset + outer.offset, self.tensor(outer.part_of)
         return Part(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]
 
+    def _in_records(self, tensor: A.Tensor) -> A.Tensor:
+        """A tensor with its words in the records of all frames, if it lies there."""
+        in_record = self.frames and tensor.memory == "dram" and tensor.role != "weight"
+        return replace(tensor, words=self.frames * tensor.words) if in_record else tensor
+
+    @property
+    def passes(self) -> int:
+        """How many times the network runs: once for each image, which is a frame on cores."""
+        return self.frames or self.images
+
     def _global(self, name: str) -> Array:
         if name not in self.globals_:
             raise Refusal(f"there is no weights.global @{name}")
         return self.globals_[name]
 
     def _fill(self, tensor: A.Tensor, values: Ints) -> None:
-        if values.shape[1] != tensor.words:
-            raise Refusal(f"tensor {tensor.name} has {tensor.words} words, its values {values.shape[1]}")
-        self.words[tensor.name].write(np.arange(tensor.words), values)
+        if values.shape[1] != (words := self._in_records(tensor).words):
+            raise Refusal(f"tensor {tensor.name} has {words} words, its values {values.shape[1]}")
+        self.words[tensor.name].write(np.arange(words), values)
 
     def set(self, tensor: A.Tensor, values: Array) -> None:
         """Give a tensor in DRAM its integers, one in the host's memory its reals."""
@@ -107,9 +130,13 @@ class ArrayState:
             if name not in self.reals:
                 raise Refusal(f"tensor {name} was never written")
             return self.reals[name]
-        values = self.words[name].read(addresses(tensor))
-        shape = tensor.shape if prod(tensor.shape) == tensor.words else (tensor.words,)
-        return values.reshape(self.images * shape[0], *shape[1:]) if shape else values.reshape(self.images)
+        records = np.arange(self._in_records(tensor).words // tensor.words) * tensor.words
+        values = self.words[name].read(np.add.outer(records, addresses(tensor)))
+        shape, count = (
+            tensor.shape if prod(tensor.shape) == tensor.words else (tensor.words,),
+            self.images * len(records),
+        )
+        return values.reshape(count * shape[0], *shape[1:]) if shape else values.reshape(count)
 
     def tensor(self, name: str) -> A.Tensor:
         if name not in self.tensors:
@@ -145,7 +172,7 @@ class ArrayState:
             case A.CommitOp():
                 self.with_tokens(op.record.data.tokens, lambda: self.commit(op.record.data))
             case A.SignalOp():
-                self.semaphores[self._semaphore(op.record.data.semaphore)] += op.record.data.count
+                self.give(op.record.data.semaphore, op.record.data.count)
             case A.SyncOp():
                 pass  # program order is stronger
             case _:
@@ -153,13 +180,18 @@ class ArrayState:
 
     def repeat(self, op: A.RepeatOp) -> None:
         """A loop, one iteration after the other."""
-        outside, repeat = self.loops, op.record.data
-        if repeat.loop in outside.running:
-            raise Refusal(f"loop {repeat.loop} stands inside itself")
-        for index in range(repeat.count):
-            self.loops = LoopIndices({**outside.running, repeat.loop: (index, repeat.count)})
+        for _ in self.iterations(op.record.data):
             for inner in op.body.block.ops:
                 named(inner, self.run)
+
+    def iterations(self, repeat: A.Repeat) -> Iterator[None]:
+        """Each iteration of a loop, with its index (PROG-2, CORE-8)."""
+        outside, count = self.loops, repeat.count + (self.frames - 1 if repeat.frames else 0)
+        if repeat.loop in outside.running:
+            raise Refusal(f"loop {repeat.loop} stands inside itself")
+        for index in range(count):
+            self.loops = LoopIndices({**outside.running, repeat.loop: (index, count)})
+            yield
         self.loops = outside
 
     def view(self, view: A.View) -> None:
@@ -169,6 +201,11 @@ class ArrayState:
             raise Refusal(f"view {view.name} has two steps for one loop, on the linear axis or on others")
         if unknown := [step.loop for step in view.steps if step.loop not in self.loop_names]:
             raise Refusal(f"view {view.name} steps with loop {unknown[0]}; there are {', '.join(self.loop_names)}")
+        if view.frames:
+            if not self.frames:
+                raise Refusal(f"view {view.name} is over frames, but no loop of the program is")
+            words = self.tensor(view.tensor).words
+            view = replace(view, frames=False, height=self.frames, pitch=words)
         self.views[view.name] = view
 
     def _semaphore(self, number: int) -> int:
@@ -178,13 +215,25 @@ class ArrayState:
 
     def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
         """Take a token, do what `rule` says, give a token (TOKEN-4)."""
-        if tokens.take and self.loops.first(tokens.take_when):
-            if self.semaphores[self._semaphore(tokens.take)] == 0:
-                raise Refusal(f"semaphore {tokens.take} has no token")
+        if self.misses(tokens):
+            raise Refusal(f"semaphore {tokens.take} has no token")
+        if self._takes(tokens):
             self.semaphores[tokens.take] -= 1
         rule()
         if tokens.give and self.loops.last(tokens.give_when):
-            self.semaphores[self._semaphore(tokens.give)] += 1
+            self.give(tokens.give)
+
+    def _takes(self, tokens: A.Tokens) -> bool:
+        return bool(tokens.take) and self.loops.first(tokens.take_when)
+
+    def misses(self, tokens: A.Tokens) -> bool:
+        """Whether a token is to be taken that is not there."""
+        return self._takes(tokens) and self.semaphores[self._semaphore(tokens.take)] == 0
+
+    def give(self, semaphore: int, count: int = 1) -> None:
+        """Give tokens to a semaphore, or by its routes (CORE-3)."""
+        for state, number in self.routes.get(self._semaphore(semaphore), [(self, semaphore)]):
+            state.semaphores[number] += count
 
     # -- memories (DMA-1, LOAD-1) --------------------------------------------------------------------------------------
 
@@ -207,8 +256,8 @@ class ArrayState:
                 source, target = sides["dram"], sides["glb"]
             case A.Direction.OUT:
                 source, target = sides["glb"], sides["dram"]
-                if self.views[dma.glb].tensor == self.result:
-                    self.result = self.views[dma.dram].tensor  # it was gathered in a buffer
+                if self.views[dma.glb].tensor == self.result or self.frames:
+                    self.result = self.views[dma.dram].tensor  # it was gathered in a buffer, or by another core
             case _:
                 assert_never(dma.direction)
         target[0].write(target[1][inside], source[0].read(source[1][inside]))

@@ -6,7 +6,7 @@ or a ring that is too small, is noticed where a row is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +47,7 @@ class Ring:
         return self.words[:, :, [row % self.keeps for row in range(low, end)]]
 
 
-class _Whole:
+class Whole:
     """A value that lies outside of rings, as a whole: int64[batch, image, channel, row, column]."""
 
     def __init__(self, words: Ints) -> None:
@@ -69,7 +69,26 @@ class _Columns:
         return columns(self.op, self.source.read(image, low, end))
 
 
-Source = Ring | _Whole | _Columns
+class FrameRing:
+    """A ring of rows of images that follow each other: row y of image f lies in slot (f * height + y) mod `keeps`."""
+
+    def __init__(self, name: str, shape: tuple[int, int, int], keeps: int) -> None:
+        channels, self.height, cols = shape
+        self.name, self.ring = name, Ring(name, (1, channels, self.height, cols), keeps)
+
+    def write(self, image: int, first: int, rows: Ints) -> None:
+        """Put rows of an image into their slots, the first one first."""
+        self.ring.write(0, image * self.height + first, rows)
+
+    def read(self, image: int, low: int, end: int) -> Ints:
+        """Rows `low` … `end` - 1 of an image. Raises Refusal where one is not there."""
+        try:
+            return self.ring.read(0, image * self.height + low, image * self.height + end)
+        except Refusal as refusal:
+            raise Refusal(f"image {image}, of which row y is row {image * self.height} + y: {refusal}") from refusal
+
+
+Source = Ring | FrameRing | Whole | _Columns
 Sources = Mapping[SSAValue, Source]
 
 
@@ -82,12 +101,12 @@ def columns(op: ColumnsOp, words: Ints) -> Ints:
 class _Stripes:
     """A layer of a group, run stripe by stripe. `run.outputs` gathers all its rows."""
 
-    def __init__(self, layer: LayerOp, symbols: Mapping[str, Array], batches: int) -> None:
-        self.layer, self.symbols, self.batches = layer, symbols, batches
-        self.run = LayerRun.idle(layer, symbols, batches * layer.sizes.data.n)
+    def __init__(self, layer: LayerOp, symbols: Mapping[str, Array], batches: int, images: int) -> None:
+        self.layer, self.symbols, self.batches, self.images = layer, symbols, batches, images
+        self.run = LayerRun.idle(layer, symbols, batches * images)
         self.depth = next(depth for depth, loop in enumerate(self.run.loops, 1) if loop.dim == "h")
         self.run.finished_at = max(self.depth, self.run.finished_at)
-        self.images, self.rows = layer.sizes.data.n, self.run.loops[self.depth - 1].step
+        self.rows = self.run.loops[self.depth - 1].step
         self.head = layer.first.value.data if layer.first is not None else self.rows
         self.count = 1 + max(0, -(-(layer.sizes.data.h - self.head) // self.rows))
         self.delay = layer.delay.value.data if layer.delay is not None else 0
@@ -95,9 +114,9 @@ class _Stripes:
     def step(self, image: int, number: int, sources: Sources) -> None:
         """Run a stripe of an image, and put its rows into the ring of the result."""
         first, rows = self.stripe(image, number, sources)
-        ring = sources.get(self.layer.result)
-        if isinstance(ring, Ring):
-            ring.write(image, first, rows)
+        target = sources.get(self.layer.result)
+        if isinstance(target, Ring | FrameRing):
+            target.write(image, first, rows)
 
     def stripe(self, image: int, number: int, sources: Sources) -> tuple[int, Ints]:
         """Run a stripe of an image. Returns its first row, and its rows [batch, channel, row, column]."""
@@ -163,20 +182,21 @@ class _Loaded:
         self.ring.write(image, first, sources[self.load.value].read(image, first, first + count))
 
 
-class GroupRun:
-    """A group, run. The layers of a step run in the order written."""
+Member = _Stripes | _Loaded
+Section = tuple[int, Member, int]  # the stripe of a member of a group: image, member, number
 
-    def __init__(self, group: GroupOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints]) -> None:
-        """values: the integers of what the layers read from outside. Raises Refusal for a row that is not there."""
-        self.group, layers = group, group.layers()
-        given = {value: values[value] for op in group.body.block.ops for value in op.operands if value in values}
-        images = layers[0].sizes.data.n
-        batches = len(next(iter(given.values()))) // images
-        self.layers = [_Stripes(layer, symbols, batches) for layer in layers]
-        self.sources: dict[SSAValue, Source] = {}
-        self.members = list[_Stripes | _Loaded]()
-        for value, array in given.items():
-            self.sources[value] = _Whole(array.reshape(batches, images, *image_shape(value.type)[1:]))
+
+class GroupRun:
+    """A group, run stripe by stripe. The layers of a step run in the order written."""
+
+    def __init__(
+        self, group: GroupOp, symbols: Mapping[str, Array], outside: Sources, batches: int, images: int
+    ) -> None:
+        """outside: what the layers read from outside, and where a last result goes if that is a channel."""
+        self.group, self.images = group, images
+        self.layers = [_Stripes(layer, symbols, batches, images) for layer in group.layers()]
+        self.sources = dict(outside)
+        self.members = list[Member]()
         layers_of, plans = iter(self.layers), group_layers(group)
         for op, plan in zip(group.members(), plans, strict=True):
             _, *sides = image_shape(op.result.type)
@@ -187,18 +207,37 @@ class GroupRun:
         for op in group.body.block.ops:
             if isinstance(op, ColumnsOp):
                 self.sources[op.result] = _Columns(op, self.sources[op.x])
-        try:
-            self._run(images)
-        except Refusal as refusal:
-            raise Refusal(f"nest.group '{group.label.data}': {refusal}") from refusal
 
-    def _run(self, images: int) -> None:
+    @classmethod
+    def of_values(cls, group: GroupOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints]) -> GroupRun:
+        """A group that reads whole `values`, run. Raises Refusal for a row that is not there."""
+        given = {value: values[value] for op in group.body.block.ops for value in op.operands if value in values}
+        images = group.layers()[0].sizes.data.n
+        batches = len(next(iter(given.values()))) // images
+        outside = {
+            value: Whole(array.reshape(batches, images, *image_shape(value.type)[1:])) for value, array in given.items()
+        }
+        run = cls(group, symbols, outside, batches, images)
+        for section in run.sections():
+            run.run(section)
+        return run
+
+    def sections(self) -> Iterator[Section]:
+        """All stripes in their order."""
         steps = max(member.delay + member.count for member in self.members)
-        for image in range(images):
+        for image in range(self.images):
             for step in range(steps):
                 for member in self.members:
                     if 0 <= (number := step - member.delay) < member.count:
-                        member.step(image, number, self.sources)
+                        yield image, member, number
+
+    def run(self, section: Section) -> None:
+        """Run a stripe. Raises Refusal for a row that is not there."""
+        image, member, number = section
+        try:
+            member.step(image, number, self.sources)
+        except Refusal as refusal:
+            raise Refusal(f"nest.group '{self.group.label.data}': {refusal}") from refusal
 
     def results(self) -> list[Ints]:
         """The values that leave the group, int64 of the results' shapes."""

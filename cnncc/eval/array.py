@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
+from cnncc.eval._array_cores import Pick, run_cores
 from cnncc.eval._array_rules import ArrayState, named
 from cnncc.eval.cnn import joined
 from cnncc.frontend.segments import RunModel, run_on_host
@@ -35,53 +37,76 @@ def _images(inputs: Sequence[Array], tensors: Sequence[A.Tensor]) -> int:
 
 
 def evaluate(
-    module: ModuleOp, store: WeightStore, arch: Arch, inputs: Sequence[Array], host: RunModel = run_on_host
+    module: ModuleOp,
+    store: WeightStore,
+    arch: Arch,
+    inputs: Sequence[Array],
+    host: RunModel = run_on_host,
+    pick: Pick | None = None,
 ) -> tuple[list[Array], dict[str, Ints]]:
     """The outputs for integer `inputs` (in the order of the input tensors), and each layer's result by what it
     computes.
 
-    The leading dim of inputs may be any multiple of their tensors'. The module may be allocated or not.
+    The leading dim of inputs may be any multiple of their tensors': each image is a frame in a program over frames. The
+    module may be allocated or not. pick: which core goes on next, in a program of several.
 
     Raises: Refusal naming layer and op for whatever the rules do not allow.
     """
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
     given = [tensor for tensor in tensors.values() if tensor.role == "input"]
     globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
-    machine = ArrayState(arch, _images(inputs, given), globals_, tensors)
+    images, cores = _images(inputs, given), A.cores_of(module)
+    over_frames = any(isinstance(op, A.RepeatOp) and op.record.data.frames for core in cores for op in core.walk())
+    sizes = (1, images) if over_frames else (images, 0)
+    machine = ArrayState(arch, sizes[0], globals_, tensors, frames=sizes[1])
     for tensor, values in zip(given, inputs, strict=True):
         machine.set(tensor, values)
     trace: dict[str, Ints] = {}
+
+    def run_host(op: Operation, state: ArrayState) -> None:
+        named(op, lambda op: _segment(op, state, store, host))
+
+    def note(op: A.LayerOp, state: ArrayState) -> None:
+        trace.update(_result(op, state))
+
+    if cores:
+        run_cores(cores, machine, run_host, note, pick)
     for op in module.ops:
         match op:
             case A.LayerOp():
-                trace.update(_layer(op, machine))
+                _layer(op, machine)
+                note(op, machine)
             case A.HostOp():
-                named(op, lambda _, op=op: _segment(op, machine, store, host))
-            case A.TensorOp() | GlobalOp():
+                run_host(op, machine)
+            case A.TensorOp() | GlobalOp() | A.CoreOp():
                 pass
             case _:
                 raise Refusal(f"op {op.name} does not belong to the array level")
     return [machine.get(tensor.name) for tensor in tensors.values() if tensor.role == "output"], trace
 
 
-def _layer(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
-    """Run a layer. Its value is the tensor of its last commit, or the tensor in DRAM that gathers its commits."""
+def _result(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
+    """The value of a layer that ran: the tensor of its last commit, or the tensor in DRAM that gathers its commits."""
+    return {op.value.data: machine.get(machine.result)} if op.value.data and machine.result else {}
+
+
+def _layer(op: A.LayerOp, machine: ArrayState) -> None:
     machine.start_layer(op)
     try:
         for inner in op.body.block.ops:
             named(inner, machine.run)
-        return {op.value.data: machine.get(machine.result)} if op.value.data and machine.result else {}
     except Refusal as refusal:
         raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
 
 
-def _segment(op: A.HostOp, machine: ArrayState, store: WeightStore, host: RunModel) -> None:
+def _segment(op: Operation, machine: ArrayState, store: WeightStore, host: RunModel) -> None:
     """A host segment, image by image (PROG-4)."""
+    assert isinstance(op, A.HostOp)
     model, record = store[op.model.key.data].tobytes(), op.record.data
     shapes = [machine.tensor(name).shape for name in record.inputs]
     inputs = [_real(machine, name) for name in record.inputs]
-    parts = [x.reshape(machine.images, *dims) for x, dims in zip(inputs, shapes, strict=True)]
-    results = [host(model, [part[image] for part in parts]) for image in range(machine.images)]
+    parts = [x.reshape(machine.passes, *dims) for x, dims in zip(inputs, shapes, strict=True)]
+    results = [host(model, [part[image] for part in parts]) for image in range(machine.passes)]
     for number, name in enumerate(record.outputs):
         tensor = machine.tensor(name)
         whole = joined([result[number] for result in results])

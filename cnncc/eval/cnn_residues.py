@@ -68,9 +68,40 @@ class Evaluation:
         return max((known.degree for known in self.values.values()), default=1)
 
 
-def evaluate(module: ModuleOp, store: WeightStore, operand_bits: int, draws: Draws) -> Evaluation:
-    """Run a network on drawn inputs and weights. Raises Refusal for an op that has no image."""
-    run, func = _Run(module, store, operand_bits, draws), main_function(module)
+def evaluate(module: ModuleOp, store: WeightStore, operand_bits: int, draws: Draws, frames: int = 1) -> Evaluation:
+    """Run a network on drawn inputs and weights. Raises Refusal for an op that has no image.
+
+    frames: images with the same weights. Their residues are [draw, frame * batch, …].
+    """
+    return _together([_evaluate_frame(_Run(module, store, operand_bits, draws, at)) for at in range(frames)])
+
+
+def _together(frames: Sequence[Evaluation]) -> Evaluation:
+    """The evaluations of frames as one of all of them."""
+    if len(frames) == 1:
+        return frames[0]
+
+    def side(pick: Callable[[Evaluation], Sequence[Polynomials | None]]) -> list[Polynomials | None]:
+        return [_joined(each) for each in zip(*map(pick, frames), strict=True)]
+
+    values = {key: _joined([frame.values[key] for frame in frames]) for key in frames[0].values}
+    hosts = [
+        (op, side(lambda frame, at=at: frame.hosts[at][1]), side(lambda frame, at=at: frame.hosts[at][2]))
+        for at, (op, _, _) in enumerate(frames[0].hosts)
+    ]
+    inputs, outputs = side(lambda frame: frame.inputs), side(lambda frame: frame.outputs)
+    return Evaluation({key: known for key, known in values.items() if known}, inputs, outputs, hosts)
+
+
+def _joined(frames: Sequence[Polynomials | None]) -> Polynomials | None:
+    known = [each for each in frames if each is not None]
+    if not known:
+        return None
+    return Polynomials(np.concatenate([each.residues for each in known], axis=1), max(each.degree for each in known))
+
+
+def _evaluate_frame(run: _Run) -> Evaluation:
+    module, func = run.module, main_function(run.module)
     names, quants = input_names(module), _quants(func.arg_attrs, len(func.args))
     for name, quant, value in zip(names, quants, func.args, strict=True):
         run.known[value] = run.drawn(f"input {name}", value) if quant else None
@@ -100,6 +131,7 @@ class _Run:
     store: WeightStore
     operand_bits: int
     draws: Draws
+    frame: int = 0
     known: dict[SSAValue, Polynomials | None] = field(default_factory=dict[SSAValue, Polynomials | None])
     values: dict[str, Polynomials] = field(default_factory=dict[str, Polynomials])
     hosts: list[Any] = field(default_factory=list[Any])
@@ -111,7 +143,8 @@ class _Run:
     # -- what is drawn ---------------------------------------------------------------------------------------------
 
     def drawn(self, name: str, value: SSAValue) -> Polynomials:
-        """Integers from outside."""
+        """Integers from outside: each frame has its own."""
+        name = f"{name} of frame {self.frame}" if self.frame else name
         return Polynomials(self.draws.words(name, *shape(value.type)), 1)
 
     def array(self, name: str, op: Operation) -> Array:

@@ -15,6 +15,7 @@ from cnncc.dialects.array import Tensor, TensorOp
 from cnncc.dialects.isa import LayerOp
 from cnncc.errors import Refusal
 from cnncc.eval._places import addresses
+from cnncc.isa.codec import has_cores
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.numerics import Ints
 from cnncc.weights import Array, WeightStore
@@ -26,7 +27,7 @@ def evaluate(
     """The outputs for integer `inputs`, and each layer's result by what it computes.
 
     The module goes through the bytes of a binary. A layer's result is read from its tensor when the layer's last
-    instruction is done.
+    instruction is done; in a program of cores, results in DRAM at the end.
     """
     binary = from_bytes(to_bytes(build_binary(module, store, arch)))
     batches = {len(a) // t.shape[0] for a, t in zip(inputs, inputs_of(binary), strict=True)} or {1}
@@ -44,6 +45,8 @@ def evaluate(
             trace[value] = tensor_values(tensor, interpreter, machine.images)
 
     machine.run(watch)
+    if has_cores(binary.instructions):  # no layer ends at one time, but what went to DRAM is still there
+        trace = {value: machine.integers(tensor) for value, tensor in results.values() if tensor.memory == "dram"}
     outputs = [machine.real(t) if t.memory == "host" else machine.integers(t) for t in outputs_of(binary)]
     return outputs, trace
 

@@ -1,5 +1,5 @@
 """Runs IR of the `nest` dialect on integers: the loops and stages of every layer (`_layer_run.py`), groups of layers
-stripe by stripe (`_group_run.py`).
+stripe by stripe (`_group_run.py`), and cores side by side (`_core_run.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
-from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, LayerOp
+from cnncc.dialects.nest import ColumnsOp, CoresOp, GroupOp, JoinOp, LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
+from cnncc.eval._core_run import CoresRun, Order, first_ready
 from cnncc.eval._group_run import GroupRun, columns
 from cnncc.eval._lanes import Ints
 from cnncc.eval._layer_run import LayerRun as LayerRun
@@ -25,11 +26,16 @@ from cnncc.weights import Array, WeightStore
 
 
 def evaluate(
-    module: ModuleOp, store: WeightStore, inputs: Sequence[Array], host: cnn.RunModel = cnn.run_on_host
+    module: ModuleOp,
+    store: WeightStore,
+    inputs: Sequence[Array],
+    host: cnn.RunModel = cnn.run_on_host,
+    order: Order = first_ready,
 ) -> tuple[list[Array], dict[str, Ints]]:
     """The outputs for integer `inputs` (in the order of `@main`), and every value that has a key, by that key.
 
-    The leading dim of the inputs may be a multiple of the types'. Raises: Refusal as `cnncc.eval.cnn.evaluate`.
+    The leading dim of the inputs may be a multiple of the types'. order: which core goes on, of those that can; no
+    value depends on it. Raises: Refusal as `cnncc.eval.cnn.evaluate`.
     """
     symbols = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
     block = main_function(module).body.block
@@ -45,9 +51,13 @@ def evaluate(
                 results = [LayerRun(op, symbols, *operands).result]
                 trace |= {key: results[0]} if (key := value_key(op)) else {}
             case GroupOp():
-                group = GroupRun(op, symbols, values)
+                group = GroupRun.of_values(op, symbols, values)
                 results = group.results()
                 trace |= group.trace()
+            case CoresOp():
+                cores = CoresRun(op, symbols, values, order)
+                results = cores.results()
+                trace |= cores.trace()
             case ColumnsOp():
                 results = [columns(op, operands[0])]
             case JoinOp():

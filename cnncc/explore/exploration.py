@@ -16,7 +16,7 @@ from typing import Any
 
 import cnncc
 from cnncc.arch.model import Arch, arch_text, said_keys
-from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, Settings, operand_bits
+from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, operand_bits
 from cnncc.driver.sources import CompileOptions, groups_setting, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
@@ -27,7 +27,7 @@ from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.util.progress import Progress
 from cnncc.weights import WeightStore
 
-Widths = tuple[int, int]  # operand_bits, psum_bits: quantisation depends on no other key of an array
+Widths = tuple[int, ...]  # the keys of an array that loop nests depend on: see `Nests`
 
 
 def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict[str, Any]:
@@ -46,6 +46,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "dataflow": options.dataflow or AUTO,
             "slack": SLACK if options.slack is None else options.slack,
             "groups": groups if groups in (AUTO, NONE) else _digest(Path(groups)),
+            **({"partition": options.partition} if options.partition not in (None, NONE) else {}),
         },
         "arch": said_keys(base),
         "vary": {key: list(values) for key, values in vary.items()},
@@ -93,7 +94,7 @@ def explore(
 
 
 class Nests:
-    """Files for the processes: the network as loop nests, quantised once for each width of words; and arrays."""
+    """Files for the processes: the network as loop nests, made once for each width of words; and arrays."""
 
     def __init__(self, start: Compilation, options: CompileOptions, folder: Path) -> None:
         self.start, self.options, self.folder = start, options, folder
@@ -103,7 +104,9 @@ class Nests:
     def task(self, config: Config) -> tuple[Path, Path]:
         """The files of nests and array. Raises Refusal if the network cannot be quantised for the array."""
         array = with_config(self.start.settings.arch, array_of(config))
-        widths = array.operand_bits, array.psum_bits
+        widths = (array.operand_bits, array.psum_bits)
+        if self.start.settings.partition == AUTO:  # kernels are partitioned for lanes
+            widths += (array.pe.lanes,)
         if widths not in self.nests:
             try:
                 self.nests[widths] = self._nest(array, self.folder / "-".join(map(str, widths)))
@@ -120,9 +123,7 @@ class Nests:
     def _nest(self, array: Arch, folder: Path) -> Path:
         was = self.start.settings
         bits = operand_bits(self.options.precision, array)
-        settings = Settings(
-            array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow, was.objective, was.groups
-        )
+        settings = replace(was, arch=array, operand_bits=bits)
         compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
         compilation.run_before(ASSIGN)
         text, store = str(compilation.module), WeightStore()
@@ -144,8 +145,8 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
             files[number] = nests.task(config)
         except Refusal as refusal:
             yield {"config": config, "refused": one_line(str(refusal))}
-    # The nests are quantised, for their batch: these options come too late for them.
-    given = replace(nests.options, precision=None, calibrate=None, batch=None)
+    # The nests are quantised, for their batch, with their kernels: these options come too late for them.
+    given = replace(nests.options, precision=None, calibrate=None, batch=None, partition=None)
     if jobs == 1 or len(files) < 2:
         for number, pair in files.items():
             yield {"config": todo[number], **measures(*pair, given, todo[number])}

@@ -17,8 +17,8 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import BlockSizes, sides
 from cnncc.mapper.blocks import Blocks, Cells, some_of
-from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of, steps_in_lanes, up
-from cnncc.mapper.space import Chain
+from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of, up
+from cnncc.mapper.space import Chain, steps_in_lanes
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.register_files import positions, shared_columns
@@ -113,7 +113,7 @@ class LoadWords(NamedTuple):
     def cycles(self, arch: Arch) -> PerPlan:
         """The most that one of the three takes."""
         buses, port = self.buses / arch.bus.burst_words, self.port / arch.glb.words_per_cycle
-        return np.maximum(self.pe, np.maximum(buses, port))
+        return np.maximum(self.pe / arch.pe.words_per_cycle, np.maximum(buses, port))
 
 
 def words_of(
@@ -163,9 +163,9 @@ def _macro_cycles(bound: Bound) -> Callable[[_Loops, _Loops, _Loops], PerPlan]:
     """The cycles of all macro-instructions, as a function of the loops over k, h and w."""
     overhead = bound.arch.pe.start_cycles + bound.arch.pe.finish_cycles
     trips = bound.times * prod(bound.trips(dim) for dim in "crs")
-    held = bound.times * prod(sum(part.trips * part.held for part in bound.parts[dim]) for dim in "crs")
-    held //= bound.at.lanes
-    return lambda k, h, w: overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
+    steps = (sum(part.trips * bound.at.steps(dim, part.held) for part in bound.parts[dim]) for dim in "crs")
+    all_steps = bound.times * prod(steps)
+    return lambda k, h, w: overhead * trips * (k[0] * h[0] * w[0]) + all_steps * (k[1] * h[1] * w[1])
 
 
 def plans_below(bound: Bound, budget: GlbBudget, tiles: Tiles, cells: Cells, limit: int) -> Cells:
@@ -282,7 +282,7 @@ class BlockTimes:
         side = (self.blocks.k, self.blocks.h, self.blocks.w)[axis]
         stride, dilation = (1, *shape.window.stride)[axis], (1, *shape.window.dilation)[axis]
         passed = (0, 0)
-        if dim == "w" and bound.at.lanes == 1:
+        if dim == "w" and bound.at.products == 1:
             passed = shared_columns(shape, bound.arch, taps, 1), shared_columns(shape, bound.arch, taps, 2)
         sizes, chain = tuple(side.sizes.tolist()), bound.at.chain(dim, extent)
         return _loaded(extent, sizes, chain, dim == "k", (taps, stride, dilation), passed)
@@ -330,15 +330,16 @@ class BlockTimes:
         bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
         kk, hh, ww, latency = blocks.kk, blocks.hh, blocks.ww, arch.bus.latency_cycles
         tiles = {dim: bound.parts[dim][0] for dim in "khwcrs"}
-        taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
+        taps, pixels = prod(bound.at.steps(dim, tiles[dim].held) for dim in "crs"), h.first[hh] * w.first[ww]
         # A load of the ifmap has at least as many pixels as there are outputs, of a PE and of all PEs.
         tile, channels = blocks.tiles, blocks.tiles.k if bound.shape.channelwise else blocks.tiles.c
         image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
+        image = image // arch.pe.words_per_cycle
         words = channels * np.minimum(tile.h, blocks.h.sizes[hh]) * np.minimum(tile.w, blocks.w.sizes[ww])
         image = np.maximum(image, words // arch.glb.words_per_cycle)
         weights = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs"))
         if self.weights_stay:
-            one_row, held = w.in_one[ww] == 1, taps * steps_in_lanes(tiles["k"].held, bound.at.own_lanes)
+            one_row, held = w.in_one[ww] == 1, taps * bound.at.steps("k", tiles["k"].held)
             more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
             rows = np.where(more > 0, h.first[hh], h.end[hh])
             lasts = held * np.where(one_row, h.tail[hh] * w.first[ww], rows * w.tail[ww] + more)
@@ -349,8 +350,8 @@ class BlockTimes:
             lasts, short = taps * pixels * k.tail[kk], taps * pixels * k.short[kk]
             other, trips = weights, k.in_one[kk]
             dims, full, blocks_of_others = "hwcrs", blocks.k.full[kk], blocks.k.number[kk]
-        both = weights + image + latency - lasts // bound.at.lanes - self.halves * self.overhead
-        alone = other + latency - short // bound.at.lanes - (self.halves - 1) * self.overhead
+        both = weights + image + latency - lasts - self.halves * self.overhead
+        alone = other + latency - short - (self.halves - 1) * self.overhead
         stall = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, alone, 0))
         loads = bound.times * prod(tiles[dim].trips for dim in dims) * full
         in_row = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)

@@ -16,7 +16,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import even_sets
 from cnncc.mapper.arrays import Flags, PerPlan
-from cnncc.mapper.space import Chain, Point, shared, steps_of
+from cnncc.mapper.space import Chain, Point, shared, steps_in_lanes, steps_of
 from cnncc.mapper.tiles import tiles_of
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import positions, shared_columns
@@ -82,16 +82,6 @@ def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int
     return sum(steps[::-1][:count])
 
 
-def steps_in_lanes(channels: int, own_lanes: int) -> int:
-    """Steps of so many output channels. A tile that is no multiple of the lanes, but more, has one lane (LEGAL-6).
-
-    >>> [steps_in_lanes(channels, 2) for channels in (1, 2, 3, 4)]
-    [1, 1, 3, 2]
-    """
-    lanes = min(channels, own_lanes)
-    return channels if channels % lanes else channels // lanes
-
-
 def up(a: int, b: int) -> int:
     """⌈a / b⌉."""
     return -(-a // b)
@@ -116,7 +106,8 @@ class Durations:
     def load(self, words: int, places: int, in_row: int) -> int:
         """LOAD-2: `words` to each of `places` groups of PEs, `in_row` of which are in one row."""
         arch = self.arch
-        return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), words)
+        write = up(words, arch.pe.words_per_cycle)
+        return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), write)
 
     def _weight_load(self, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
         """One load of weights."""
@@ -175,7 +166,7 @@ class Bound:
     # -- terms ---------------------------------------------------------------------------------------------------------
 
     def _ifmap(self, *parts: LoopPart) -> int:
-        return self.durations.ifmap_load(*parts, self.at.lanes, not shared(self.at.form, "h"))
+        return self.durations.ifmap_load(*parts, self.at.products, not shared(self.at.form, "h"))
 
     def _weight(self, k: LoopPart, _h: LoopPart, _w: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
         return self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
@@ -248,12 +239,11 @@ class Bound:
         """Cycles of the first and of the last macro-instruction (MAC-4)."""
         over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
         first, last = self._steps(self._first_parts), self._steps(self._last_parts)
-        return first // self.at.lanes + over, last // self.at.lanes + over
+        return first + over, last + over
 
     def _steps(self, parts: Sequence[LoopPart]) -> int:
-        """Steps of a macro-instruction of these parts of all dimensions, before lanes over c take them together."""
-        k, *others = parts
-        return steps_in_lanes(k.held, self.at.own_lanes) * prod(part.held for part in others)
+        """Steps of a macro-instruction of these parts of all dimensions."""
+        return prod(self.at.steps(dim, part.held) for dim, part in zip("khwcrs", parts, strict=True))
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 
@@ -355,7 +345,7 @@ class Bound:
         parts, own_lanes = self.parts[dim], self.at.own_lanes if dim == "k" else 1
         full = steps_in_lanes(parts[0].held, own_lanes)
         steps = last_steps(parts, count, own_lanes) + max(0, count - self.trips(dim)) * full
-        done = steps * self._steps(self._first_parts) // self.at.lanes // full
+        done = steps * self._steps(self._first_parts) // full
         return done + count * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
 
 

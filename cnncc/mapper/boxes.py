@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from math import gcd
+from itertools import islice, product
+from math import gcd, prod
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.tables import even_parts
@@ -19,9 +19,9 @@ Box = tuple[int, ...]
 def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
     """The boxes, and whether some are left out.
 
-    A box is (k, w, h, c, r, s, lanes, own lanes, words, loaded, passed). The first six are its indices. Lanes are over
-    c, own lanes over k (MAC-7). `loaded` says whether it fits if all columns of the image are loaded, `passed` whether
-    it fits if neighbours pass some on (MAC-6).
+    A box is (k, w, h, c, r, s, lanes c, lanes r, lanes s, own lanes, words, loaded, passed). The first six are its
+    indices. Own lanes are over k (MAC-7). `loaded` says whether it fits if all columns of the image are loaded,
+    `passed` whether it fits if neighbours pass some on (MAC-6).
 
     Parts of c, r and s are always as equal as may be. If there are more than `MOST` boxes, so are those of k, w and h,
     and each dimension has a few numbers (`FEW`).
@@ -76,13 +76,17 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                                 continue
                             words = image * q * (p if shape.channelwise else 1)
                             words += p * q * taps * cols * shape.is_mac
-                            for lanes in _some(_lanes(shape, arch, q), few):
+                            channels = _lanes(shape, arch, q)
+                            for lanes in _some(channels, few):
                                 fits = q <= whole, q <= (passed if lanes == 1 else whole)
                                 if any(fits):
-                                    yield p, z, zh, q, taps, cols, lanes, 1, words, *fits
+                                    yield p, z, zh, q, taps, cols, lanes, 1, 1, 1, words, *fits
+                            together = q <= whole and _window_lanes(shape, arch, (q, taps, cols), apart)
+                            if together and prod(together) > channels[-1]:
+                                yield p, z, zh, q, taps, cols, *together, 1, words, True, True
                             fits = q <= whole, q <= passed
                             if (own := _own_lanes(arch, p, z * zh)) > 1 and any(fits):
-                                yield p, z, zh, q, taps, cols, 1, own, words, *fits
+                                yield p, z, zh, q, taps, cols, 1, 1, 1, own, words, *fits
 
 
 def _own_lanes(arch: Arch, p: int, pixels: int) -> int:
@@ -90,6 +94,18 @@ def _own_lanes(arch: Arch, p: int, pixels: int) -> int:
     lanes = min(arch.pe.lanes, p)
     fits = arch.pe.lane_sums and p % lanes == 0 and psum_slots(arch, {"k": p, "w": pixels}, lanes) <= arch.pe.psum_words
     return lanes if fits else 1
+
+
+def _window_lanes(shape: LayerShape, arch: Arch, box: tuple[int, int, int], apart: bool) -> tuple[int, ...]:
+    """Lanes over c, r and s that take all indices of some of them, taps among them: as many as may be (LEGAL-6).
+
+    apart: columns of a kernel lie apart, and have no common step with others.
+    """
+    if arch.pe.lanes == 1 or not shape.is_mac:
+        return ()
+    every = (tuple(lanes) for lanes in product(*((1, size) for size in box)))
+    few = (lanes for lanes in every if prod(lanes) <= arch.pe.lanes and not (apart and 1 < lanes[2] < prod(lanes)))
+    return max((lanes for lanes in few if max(lanes[1:]) > 1), key=lambda lanes: (prod(lanes), *lanes), default=())
 
 
 def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:

@@ -7,6 +7,7 @@ what is soon known, then the rest for those that this leaves.
 from __future__ import annotations
 
 from functools import cached_property, partial
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -70,15 +71,26 @@ class _Bounds:
         self, numbers: Numbers, form: Form, cut: bool, of: dict[str, Table], row: Counts, col: Counts, box: Counts
     ) -> None:
         self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
-        each = (numbers.rows, row), (numbers.cols, col), (numbers.boxes, box)
+        boxes_of = numbers.boxes if self.arch.pe.lanes > 1 else numbers.boxes[:, :6]
+        each = (numbers.rows, row), (numbers.cols, col), (boxes_of, box)
         self.rows, self.cols, boxes = (listed.T.take(at, axis=1) for listed, at in each)
-        self.p, self.z, self.zh, self.q, self.taps, cols, self.lanes, self.own_lanes = boxes
+        self.p, self.z, self.zh, self.q, self.taps, cols, *lanes = boxes
         self.words, self.fits = numbers.words.take(box), numbers.fits.T.take(box, axis=1)
         (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
         self.groups = _groups(self.shape)
         self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)
         c, r, self.s = of["c"].of(rc, 1, self.q), of["r"].of(rr, 1, self.taps), of["s"].of(1, 1, cols)
         self.sums = LoopTable(c.trips * r.trips, c.held * r.held)
+        self.lanes: Amounts | int = 1  # over c, r and s
+        self.own_lanes: Amounts | int = 1
+        self.terms: Amounts = self.sums.held * self.s.held  # steps of a sum
+        if lanes:
+            (*over, self.own_lanes), each_of = lanes, ((c, self.q), (r, self.taps), (self.s, cols))
+            self.lanes = prod(over)
+            # What lanes take as a whole is one step, a smaller rest too; else they divide all parts.
+            by_c, by_r, by_s = (np.where(by == size, loop.trips, loop.held / by)
+                                for by, (loop, size) in zip(over, each_of, strict=True))  # fmt: skip
+            self.terms = by_c * by_r * by_s
         # A window of a box, but the first, has at least so many columns of its own: the stride, or all of few taps.
         fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * cols
         stride, dilation = self.shape.window.stride[1], self.shape.window.dilation[1]
@@ -109,27 +121,27 @@ class _Bounds:
 
     @cached_property
     def compute(self) -> Amounts:
-        """A, their cycles: operations / lanes + (start + finish) · macro-instructions. With own lanes it is a bound."""
-        steps = self.groups * self.k.held * self.h.held * self.w.held * self.sums.held * self.s.held
-        steps = steps / (self.lanes * self.own_lanes)
+        """A, their cycles: steps + (start + finish) · macro-instructions. With own lanes it is a bound."""
+        steps = self.groups * self.k.held * self.h.held * self.w.held * self.terms / self.own_lanes
         return steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * self.macros
 
     def loads(self) -> Amounts:
-        """BOUND-2. All loads ≥ Σ max(words of a PE, distinct words / GLB's words per cycle).
+        """BOUND-2. All loads ≥ Σ max(words of a PE / those of its write port, distinct words / GLB's words per cycle).
 
         Weights come once if they stay over h and w (`ws`), the ifmap once if it stays over k (`is`). Windows overlap in
         w. They overlap in h only if they have one row.
         """
         shape, sizes, own = self.shape, self.shape.sizes, self.shape.channelwise
         k, h, w, sums, port = self.k, self.h, self.w, self.sums, self.arch.glb.words_per_cycle
+        write = self.arch.pe.words_per_cycle
         again = k.held if own else 1.0 if self.form.name == "is" else k.trips
         ifmap = again * (h.held if sizes.r == 1 else h.trips) * sums.held * self.windows()
         distinct = (shape.tiled_together if own else again) * self.columns() * (sizes.c * self.distinct_rows())
-        ifmap = np.maximum(ifmap, distinct / port)
+        ifmap = np.maximum(ifmap / write, distinct / port)
         if not shape.is_mac:
             return ifmap
         distinct = shape.tiled_together * sizes.c * sizes.r * sizes.s
-        weights = np.maximum(k.held * sums.held * self.s.held, distinct / port)
+        weights = np.maximum(k.held * sums.held * self.s.held / write, distinct / port)
         return ifmap + (weights if self.form.name == "ws" else weights * h.trips * w.trips)
 
     def units(self) -> Counts:
@@ -182,7 +194,8 @@ class _Bounds:
 
     def soon(self) -> Amounts:
         """BOUND-1, as far as it is soon known."""
-        return self.compute + (self.words if self.arch.sequencer.overlap else self.macros)
+        words = self.words / self.arch.pe.words_per_cycle
+        return self.compute + (words if self.arch.sequencer.overlap else self.macros)
 
     def least(self) -> Amounts:
         """The bound; NEVER where register files have no room."""
@@ -203,7 +216,7 @@ def _fewest_steps(numbers: Numbers, of: dict[str, Table]) -> Amounts:
     k, h, w, c, r = (of[dim].held.min(axis=2) for dim in "khwcr")
     (rk, rh, rc, rr), (ck, ch, cw) = numbers.rows.T[:, :, None], numbers.cols.T
     steps = k[rk, ck] * h[rh, ch] * w[1, cw] * c[rc, 1] * r[rr, 1] * numbers.shape.sizes.s
-    return steps / int(numbers.boxes[:, -2:].prod(axis=1).max()) * _groups(numbers.shape)
+    return steps / int(numbers.boxes[:, 6:].prod(axis=1).max()) * _groups(numbers.shape)
 
 
 def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = False) -> Found:

@@ -33,7 +33,7 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
     if shape.kind == "copy":
         return cost + results * costs.glb_read
     operation = costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac
-    lanes = 1 if shape.channelwise else arch.pe.lanes
+    lanes = shape.most_products(arch)
     cost += steps * operation + steps / lanes * (costs.psum_read + costs.psum_write) + results * costs.psum_read
     cost += shape.weight_words * (costs.glb_read + costs.bus + costs.weight_write)
     return cost + _image_words(shape) * (costs.glb_read + costs.bus + costs.ifmap_write)

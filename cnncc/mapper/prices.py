@@ -47,7 +47,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     for dim, loops in tables(numbers, form, cut).items():
         at = on_rows[dim], on_cols[dim], loops.column[boxes[:, BOX_DIMS.index(dim)]]
         pes[dim], trips[dim], held[dim] = on_rows[dim] * on_cols[dim], loops.trips[at], loops.held[at]
-    lanes, steps = boxes[:, -2], float(prod(vars(sizes).values()))
+    lanes, steps = boxes[:, 6:9].prod(axis=1), float(prod(vars(sizes).values()))
     cost = steps * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
     if shape.is_mac:
         loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else trips["h"] * trips["w"])

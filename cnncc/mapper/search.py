@@ -263,7 +263,7 @@ def search(
     everything, now = numbers(shape, arch), _Search(shape, arch, budget, below, quick, effort)
     beyond = NEVER
     looks = _looks(everything, now, dataflow)
-    steps = int((everything.boxes[:, :-2].prod(axis=1) // everything.boxes[:, -2]).max(initial=0))
+    steps = everything.most_steps
     traffic = TransferBound(shape, arch, budget, steps)
     by_traffic = _ByTraffic(everything, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):

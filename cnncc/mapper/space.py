@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from cnncc.dialects._mapping import Loop, Mapping, Stage
 from cnncc.mapper.arrays import Counts, Flags
 from cnncc.mapper.boxes import boxes
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.register_files import MACHINE_ORDER
+from cnncc.model.register_files import MACHINE_ORDER, lanes_order
 
 Chain = tuple[int, int, int, bool]
 """PEs of a dimension on rows and on columns, indices in the box, and whether PEs share the dimension out."""
@@ -65,7 +66,7 @@ def form_of_all_blocks(shape: LayerShape) -> Form:
 class Point:
     """A mapping of the array: PEs of each dimension on rows and columns, indices of each in the box, lanes.
 
-    - lanes: over c, whose products are added up
+    - lanes: over c, r and s, whose products are added up
     - own_lanes: over k, with sums of their own (MAC-7). One of both is 1.
     """
 
@@ -73,7 +74,7 @@ class Point:
     rows: tuple[int, int, int, int]
     cols: tuple[int, int, int]
     box: tuple[int, int, int, int, int, int]
-    lanes: int
+    lanes: tuple[int, int, int] = (1, 1, 1)
     own_lanes: int = 1
 
     def chain(self, dim: str, extent: int) -> Chain:
@@ -81,6 +82,27 @@ class Point:
         rows = self.rows[ROW_DIMS.index(dim)] if dim in ROW_DIMS else 1
         cols = self.cols[COL_DIMS.index(dim)] if dim in COL_DIMS else 1
         return rows, cols, min(self.box[BOX_DIMS.index(dim)], extent), shared(self.form, dim)
+
+    @property
+    def products(self) -> int:
+        """Products of a step that are added up, at most."""
+        return prod(self.lanes)
+
+    def steps(self, dim: str, held: int) -> int:
+        """Steps of so many indices of a dimension in a macro-instruction."""
+        if dim == "k":
+            return steps_in_lanes(held, self.own_lanes)
+        return -(-held // self.lanes["crs".index(dim)]) if dim in "crs" else held
+
+
+def steps_in_lanes(channels: int, own_lanes: int) -> int:
+    """Steps of so many output channels. A tile that is no multiple of the lanes, but more, has one lane (LEGAL-6).
+
+    >>> [steps_in_lanes(channels, 2) for channels in (1, 2, 3, 4)]
+    [1, 1, 3, 2]
+    """
+    lanes = min(channels, own_lanes)
+    return channels if channels % lanes else channels // lanes
 
 
 def shared(form: Form, dim: str) -> bool:
@@ -109,6 +131,7 @@ def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int
 class Numbers(NamedTuple):
     """All combinations of a layer: unrollings of rows and columns; boxes, and the words that a PE holds for each.
 
+    boxes: indices of each dimension, lanes over c, r and s, lanes over k.
     fits: of each box, whether register files have room where all columns are loaded, and where neighbours pass some on.
     some: whether there are more boxes than are looked at.
     """
@@ -122,6 +145,11 @@ class Numbers(NamedTuple):
     shape: LayerShape
     arch: Arch
 
+    @property
+    def most_steps(self) -> int:
+        """Steps of a macro-instruction at most."""
+        return int((self.boxes[:, :6].prod(axis=1) // self.boxes[:, 6:9].prod(axis=1)).max(initial=0))
+
 
 @lru_cache(maxsize=256)
 def numbers(shape: LayerShape, arch: Arch) -> Numbers:
@@ -133,16 +161,16 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
     listed, some = boxes(shape, arch)
     each = np.array(listed)
-    box, words, fits = each[:, :8], each[:, 8], each[:, 9:] > 0
+    box, words, fits = each[:, :10], each[:, 10], each[:, 11:] > 0
     return Numbers(np.array(rows), np.array(cols), box, words, fits, some, shape, arch)
 
 
 def point(everything: Numbers, form: Form, indices: Sequence[int]) -> Point:
     """The point of a combination."""
     row, col, box = indices
-    *extents, lanes, own_lanes = everything.boxes[box].tolist()
+    *extents, lanes_c, lanes_r, lanes_s, own_lanes = everything.boxes[box].tolist()
     rows, cols = everything.rows[row].tolist(), everything.cols[col].tolist()
-    return Point(form, tuple(rows), tuple(cols), tuple(extents), lanes, own_lanes)
+    return Point(form, tuple(rows), tuple(cols), tuple(extents), (lanes_c, lanes_r, lanes_s), own_lanes)
 
 
 # -- the mapping -------------------------------------------------------------------------------------------------------
@@ -257,11 +285,10 @@ def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[L
 
 def _box(shape: LayerShape, at: Point) -> list[Loop]:
     order = "hwck" if at.box[2] > 1 else MACHINE_ORDER[shape.channelwise]  # rows and columns of pixels are one counter
-    if at.lanes > 1 and at.box[2] == 1:
+    lanes = {dim: count for dim, count in zip("kcrs", (at.own_lanes, *at.lanes), strict=True) if count > 1}
+    if "r" in lanes or "s" in lanes:
+        order = lanes_order("".join(lanes))
+    elif "c" in lanes and at.box[2] == 1:
         order = "wsrck"  # all that lanes do not take of c is one counter with r and s
-    kept = [Loop(dim, keep=True) for dim in order]
-    dim, lanes = ("k", at.own_lanes) if at.own_lanes > 1 else ("c", at.lanes)
-    if lanes == 1:
-        return kept
-    place = next(i for i, loop in enumerate(kept) if loop.dim == dim)
-    return [*kept[:place], Loop(dim, lanes, keep=True), *kept[place + 1 :], Loop(dim, 1, "lanes", keep=True)]
+    return [*(Loop(dim, lanes.get(dim, 1), keep=True) for dim in order),
+            *(Loop(dim, 1, "lanes", keep=True) for dim in order if dim in lanes)]  # fmt: skip

@@ -17,6 +17,7 @@ from cnncc.model.timed_program import (
     ALL,
     ARRAY,
     CAUSES,
+    CHANNEL_CAUSES,
     IFMAP_FREE,
     PSUM_FREE,
     PSUM_FULL,
@@ -59,12 +60,19 @@ class CauseState(NamedTuple):
 
 
 class CauseEffect(NamedTuple):
-    """The effect of a piece. opening: how an idle interval from before the piece ends, and its path (`CauseRoot`)."""
+    """The effect of a piece.
+
+    - opening: how an idle interval from before the piece ends, and its path (`CauseRoot`)
+    - elapsed: its cycles
+    - mark: of its last mark how much later than its end it is, and how an interval begins there; None without one
+    """
 
     state: CauseState
     stalls: Cycles
     opening: tuple[str, CauseRoot] | None
     roots: Sequence[CauseRoot]
+    elapsed: int
+    mark: tuple[int, str] | None
 
 
 def _plus(cycles: Cycles, more: Cycles, times: int = 1) -> Cycles:
@@ -93,7 +101,8 @@ def _latest(points: Sequence[Point]) -> Point:
 def _charged(cycles: Cycles, origin: str, ending: str) -> Cycles:
     """CAUSE-4, CAUSE-5. ending: of a wait, or the register file whose half a macro-instruction came last by."""
     if origin == _WAIT or ending == _WAIT:
-        kept, other = [cause for cause in cycles if cause.startswith("dram")], "fill" if origin == _WAIT else "drain"
+        kept = [cause for cause in cycles if cause.startswith("dram") or cause in CHANNEL_CAUSES]
+        other = "fill" if origin == _WAIT else "drain"
         if origin == ending:
             return cycles
     elif origin and (origin != "psum_file" or ending == origin):
@@ -120,13 +129,17 @@ def _mentioned(loop: TimedLoop) -> tuple[int, int]:
     return first, last
 
 
-class _Clock:
-    """The points of a machine from a state on."""
+class CauseTimeline:
+    """The points of a machine from a state on.
+
+    since: cycles from there to the time from which points count. last_mark: as in `CauseEffect`, from there on.
+    """
 
     def __init__(self, machine: TimelineMachine, state: CauseState) -> None:
         self.machine = machine
-        self.stalls: Cycles = {}
+        self.stalls: Cycles = {}  # never changed in place
         self.opening: tuple[str, CauseRoot] | None = None
+        self.since, self.last_mark = 0, (-1, "")
         self._load(state, [CauseRoot(number, "", {}) for number in range(state.roots)])
 
     def _load(self, state: CauseState, roots: Sequence[CauseRoot]) -> None:
@@ -156,7 +169,11 @@ class _Clock:
                     self._spend(_latest([self.now, *(self.done[engine] for engine in node.engines)]), node.cycles)
                     if ARRAY in node.engines:
                         self._charge(_WAIT, self._root(self.now, self.now[0]))
-                        self.mark, self.origin = self.now[0], _WAIT
+                        self._set_mark(self.now[0], _WAIT)
+
+    def _set_mark(self, time: int, origin: str) -> None:
+        self.mark, self.origin = time, origin
+        self.last_mark = self.since + time, origin
 
     def _spend(self, point: Point, cycles: int) -> None:
         self.now, self.at = _after(point, "sequencer", cycles), None
@@ -174,13 +191,47 @@ class _Clock:
             by_psums = next((queue for queue, point in taken.items() if point[0] == start[0]), -1) == PSUM_FREE
             self._charge("psum_file" if by_psums else "", self._root(start, start[0]))
             end = start[0] + task.busy, ""
-            self.mark, self.origin = end[0], ""
+            self._set_mark(end[0], "")
         done = _after(end, task.late, task.latency)
         self.starts[engine].append(start)
         self.free[engine], self.done[engine] = end, _latest([self.done[engine], done])
         for queue, when in task.gives:
             if not when & ~last:
                 self.tokens[queue].append(done)
+
+    # -- tokens of other cores -------------------------------------------------------------------------------------
+
+    @property
+    def elapsed(self) -> int:
+        """Cycles of the sequencer from the state on."""
+        return self.since + self.now[0]
+
+    def arrive(self, queue: int, time: int, cause: str) -> None:
+        """A token arrives. All cycles between the mark and then are charged to a cause (CAUSE-7)."""
+        self._state()
+        mark, origin = self.last_mark
+        time, path = time - self.since, ""
+        if time > 0 and mark <= self.since:
+            path = len(self.roots)
+            self.roots = [*self.roots, CauseRoot(-1, origin, {cause: self.since - mark})]
+        self.tokens[queue].append((time, (cause, time, path)) if time > 0 else _PAST)
+        self.at = None
+
+    def leave(self, queue: int) -> list[int]:
+        """Take all tokens out of a queue. Returns their times from the state on."""
+        points, self.tokens[queue], self.at = self.tokens[queue], [], None
+        return [time + self.since for time, _ in points]
+
+    def standing(self) -> tuple[object, ...]:
+        """What all that comes depends on, the cycles charged to an open interval included."""
+        roots = [(root.origin, tuple(sorted(root.cycles.items()))) for root in self.roots]
+        return self._state(), tuple(roots), self.last_mark[0] - self.since
+
+    def delay(self, cycles: int, idle: Cycles, times: int) -> None:
+        """Let `times` periods pass that end in the state in which they begin, each with so many idle cycles."""
+        self.last_mark = self.last_mark[0] + times * cycles, self.last_mark[1]
+        self.since += times * cycles
+        self.stalls = _plus(self.stalls, idle, times)
 
     # -- charges ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +279,7 @@ class _Clock:
     def _periods(self, period: Sequence[CauseEffect], iterations: int) -> None:
         often, rest = divmod(iterations, len(period))
         if often:
-            whole = _Clock(self.machine, self._state())
+            whole = CauseTimeline(self.machine, self._state())
             for effect in period:
                 whole.apply(effect)
             self.apply(whole.effect(), often)
@@ -240,19 +291,23 @@ class _Clock:
         known, (in_first, in_last) = loop.known.setdefault((self.machine, "causes"), {}), _mentioned(loop)
         key = first & in_first, last & in_last, self._state()
         if key not in known:
-            clock = _Clock(self.machine, key[2])
+            clock = CauseTimeline(self.machine, key[2])
             clock.run(loop.body, first, last)
             known[key] = clock.effect()
         return known[key]
 
     def effect(self) -> CauseEffect:
         """What has happened from the state on."""
-        state = self._state()
-        return CauseEffect(state, self.stalls, self.opening, self.roots)
+        state, (time, origin) = self._state(), self.last_mark
+        mark = (time - self.since, origin) if time >= 0 else None
+        return CauseEffect(state, self.stalls, self.opening, self.roots, self.since, mark)
 
     def apply(self, effect: CauseEffect, times: int = 1) -> None:
         """Let a piece happen, so many times if it ends in the state that it starts from."""
         self._state()
+        self.since += effect.elapsed * times
+        if effect.mark:
+            self.last_mark = self.since + effect.mark[0], effect.mark[1]
         roots, step = self.roots, effect.roots
         if effect.opening:
             ending, root = effect.opening
@@ -275,6 +330,7 @@ class _Clock:
                 self._number(self.now)
             starts, tokens = (tuple([self._all_left(each) for each in some]) for some in (self.starts, self.tokens))
             free, done = self._all_left(self.free), self._all_left(self.done)
+            self.since += self.now[0]
             self._load(CauseState(starts, free, done, tokens, len(self.crossed)), self.crossed)
         assert self.at
         return self.at
@@ -309,15 +365,21 @@ class _Clock:
         return self.numbers[key]
 
 
+def begin(machine: TimelineMachine, start: TimelineState) -> CauseTimeline:
+    """An idle machine. start: which tokens there are."""
+    starts, tokens = (tuple((_PAST,) * len(each) for each in some) for some in (start.starts, start.tokens))
+    idle = (_PAST,) * len(start.free)
+    clock = CauseTimeline(machine, CauseState(starts, idle, idle, tokens, 1))
+    clock.roots, clock.last_mark = [CauseRoot(-1, _WAIT, {})], (0, _WAIT)
+    return clock
+
+
 def stalls(machine: TimelineMachine, start: TimelineState, programs: Sequence[Sequence[Node]]) -> list[dict[str, int]]:
     """The idle cycles of the array by cause, in each of some programs that follow each other from an idle machine.
 
     An interval counts for the program that it ends in. start: which tokens there are.
     """
-    starts, tokens = (tuple((_PAST,) * len(each) for each in some) for some in (start.starts, start.tokens))
-    idle = (_PAST,) * len(start.free)
-    clock, by_program = _Clock(machine, CauseState(starts, idle, idle, tokens, 1)), list[dict[str, int]]()
-    clock.roots = [CauseRoot(-1, _WAIT, {})]
+    clock, by_program = begin(machine, start), list[dict[str, int]]()
     for nodes in programs:
         clock.stalls = dict.fromkeys(CAUSES, 0)
         clock.run(nodes, ALL, ALL)

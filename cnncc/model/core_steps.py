@@ -12,8 +12,13 @@ semaphores, so that a route leads from one name to another:
                    OUTPUT_FREE  slots are free
 
 The program of core 0: the weights and params of all groups, one after the other; then, for each frame, the image in and
-the result of the frame `lag` before out. Images and results have two buffers each. So an image's token says that
-all weights are there, too, and nothing but loads of weights waits for them.
+the result of the frame `lag` before out. So an image's token says that all weights are there, too, and nothing but
+loads of weights waits for them.
+
+Core 0 runs `lag` iterations more than there are frames. In the first ones it takes away no result, and for that it has
+`lag` tokens of OUTPUT_FULL at first. What it gives for them is the space for `lag` results; the last core has the other
+tokens of OUTPUT_FREE. In the last iterations it brings no image, but takes INPUT_FREE all the same. So there are `lag`
+buffers at least, and two.
 
 The lowering and the cost model share this, as they do `group_steps.py`.
 """
@@ -23,16 +28,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cnncc.dialects._channels import BUFFERS as BUFFERS
 from cnncc.dialects._channels import Channel, EndTokens
 from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._instructions import TokenRoute
 from cnncc.dialects._mapping import Loop, Mapping
 from cnncc.errors import Refusal
-from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.glb_tokens import S, Semaphore
 from cnncc.model.group_steps import ChannelEnds
 
-BUFFERS = 2  # of images, and of results
 FRAMES = 2  # that layers are taken to have: their loop over frames has a first, a last, and further iterations
-OF_DMA = (Semaphore.IFMAP_FULL, Semaphore.INPUT_FREE, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
+OF_DMA = (S.IFMAP_FULL, S.INPUT_FREE, S.OUTPUT_FULL, S.OUTPUT_FREE)
 
 
 def weight_semaphores(cores: int) -> list[Semaphore]:
@@ -43,9 +49,51 @@ def weight_semaphores(cores: int) -> list[Semaphore]:
     return others[:cores]
 
 
-def over_frames(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
-    """The layers of a core with a loop over frames around each: as a group that runs image by image."""
-    return [replace(layer, sizes=replace(layer.sizes, n=FRAMES), mapping=_with_loop(layer.mapping)) for layer in layers]
+def buffers(lag: int) -> int:
+    """The buffers of images, and of results."""
+    return max(BUFFERS, lag)
+
+
+def first_tokens(channels: Sequence[Channel], lag: int) -> list[dict[Semaphore, int]]:
+    """The tokens that each core has at first, by its number. channels: those between cores with PEs."""
+    free = [*(channel.primed for channel in channels), buffers(lag) - lag]
+    of_cores = [{S.OUTPUT_FREE: count} if count else dict[Semaphore, int]() for count in free]
+    return [{S.INPUT_FREE: buffers(lag), S.OUTPUT_FULL: lag}, *of_cores]
+
+
+def core_routes(with_weights: Sequence[bool]) -> list[list[TokenRoute]]:
+    """The routes of each core, by its number. with_weights: of each core with PEs."""
+    last, weights = len(with_weights), weight_semaphores(len(with_weights))
+    of_dma = [TokenRoute(S.IFMAP_FULL, 1, S.IFMAP_FULL), TokenRoute(S.OUTPUT_FREE, last, S.OUTPUT_FREE)]
+    of_dma += [TokenRoute(own, at, S.FULL) for at, own in enumerate(weights, 1) if with_weights[at - 1]]
+    routes = [of_dma]
+    for number in range(1, last + 1):
+        before = TokenRoute(S.IFMAP_FREE, number - 1, S.OUTPUT_FREE if number > 1 else S.INPUT_FREE)
+        behind = TokenRoute(S.OUTPUT_FULL, (number + 1) % (last + 1), S.IFMAP_FULL if number < last else S.OUTPUT_FULL)
+        routes.append([before, behind])
+    return routes
+
+
+def waits_on_core(layers: Sequence[GroupLayer]) -> list[bool]:
+    """Whether each layer of a core waits for its weights. Raises Refusal for what only a DMA could bring."""
+    staged = [layer.mapping.stages_in("glb") for layer in layers]
+    for layer, stages in zip(layers, staged, strict=True):
+        if others := sorted(stages.keys() - {"weight", "params"}):
+            raise Refusal(
+                f"layer {layer.label} stages {' and '.join(others)} in glb: on a core values come by channels and "
+                f"rings, and weights and params alone by the DMA"
+            )
+        if inside := [operand for operand, stage in stages.items() if stage.depth]:
+            raise Refusal(f"layer {layer.label} stages {inside[0]} in glb inside loops: on a core it comes once")
+    return ["weight" in stages for stages in staged]
+
+
+def over_frames(layers: Sequence[GroupLayer], frames: int = FRAMES) -> list[GroupLayer]:
+    """The layers of a core with a loop over frames around each: as a group that runs image by image.
+
+    frames: as many as there are buffers of results, FRAMES or more.
+    """
+    return [replace(layer, sizes=replace(layer.sizes, n=frames), mapping=_with_loop(layer.mapping)) for layer in layers]
 
 
 def _with_loop(mapping: Mapping) -> Mapping:

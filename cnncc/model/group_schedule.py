@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._groups import GroupLayer
+from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
-from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, ScheduleWalk
+from cnncc.model.group_steps import ChannelEnds, GroupBody, Section, first_runs, group_bodies, waits_for_weights
+from cnncc.model.layer_schedule import ChannelNotes, LayerPlan, LayerSchedule, ScheduleWalk
 from cnncc.model.layer_shape import whole
 from cnncc.model.loop_walk import At
 from cnncc.model.occupancy import transfer
-from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, SETTINGS, Node, Own, Wait, repeat
+from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, SETTINGS, Node, Own, Task, TimedLoop, Wait, repeat
 from cnncc.model.transfers import tokens_of
 
 OF_LOAD = 4  # descriptors in DRAM and of the ring, each with a step from stripe to stripe
@@ -60,13 +62,38 @@ def group_schedule(plan: GroupPlan, arch: Arch, full: Semaphore = Semaphore.FULL
     return LayerSchedule((*_GroupWalk(plan, arch, full).nodes(), wait), ())
 
 
-class _GroupWalk:
-    """One group; the fields are fixed at the start."""
+class CoreSchedule(NamedTuple):
+    """The program of a group on a core: what core 0 brings for it, layer by layer, and its loop over frames.
 
-    def __init__(self, plan: GroupPlan, arch: Arch, full: Semaphore) -> None:
+    waits: whether it waits for weights.
+    """
+
+    transfers: tuple[tuple[Task, ...], ...]
+    frames: TimedLoop
+    waits: bool
+
+
+def core_schedule(plan: GroupPlan, arch: Arch, ends: ChannelEnds, notes: ChannelNotes, frames: int) -> CoreSchedule:
+    """The program of a group of layers over frames, of which there are so many. arch: as the core sees it."""
+    walk = _GroupWalk(plan, arch, Semaphore.FULL, ends, notes)
+    loop = walk.frames(frames)
+    return CoreSchedule(tuple(walk.heads()), loop, any(walk.waits))
+
+
+class _GroupWalk:
+    """One group; the fields are fixed at the start. ends, notes: of the channels of a core."""
+
+    def __init__(
+        self,
+        plan: GroupPlan,
+        arch: Arch,
+        full: Semaphore,
+        ends: ChannelEnds | None = None,
+        notes: ChannelNotes | None = None,
+    ) -> None:
         self.group, self.order = plan.group, first_runs(plan.group)
         self.depth, self.images = plan.group[0].depth, plan.group[0].sizes.n
-        self.waits = waits_for_weights(plan.group)
+        self.waits = waits_for_weights(plan.group) if ends is None else waits_on_core(plan.group)
         self.arch, self.walks = arch, dict[int, ScheduleWalk]()
         for number, ((_, layer), waits) in enumerate(zip(plan.plans, self.waits, strict=True)):
             if layer is not None:
@@ -74,7 +101,25 @@ class _GroupWalk:
         self.prefetches = [
             number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(plan.group))
         ]
-        self.bodies = group_bodies(plan.group, self.prefetches)
+        self.bodies = group_bodies(plan.group, self.prefetches, ends)
+        if notes is not None:
+            self.walks[0].notes = ChannelNotes(notes.read, 0)
+            last = len(self.group) - 1
+            self.walks[last].notes = ChannelNotes(self.walks[last].notes.read, notes.written)
+
+    def frames(self, count: int) -> TimedLoop:
+        """The loop over so many frames."""
+        image = self._image(0, self.images, True)
+        return repeat(count, 1, tuple(self._with_views(image)), over_frames=True)
+
+    def heads(self) -> list[tuple[Task, ...]]:
+        """The first transfers of each layer that has some."""
+        return [tuple(self.walks[number].head()) for number in self._heads()]
+
+    def _heads(self) -> list[int]:
+        """The layers that begin with transfers, in their order: those that nothing waits for come first."""
+        numbers = sorted((number for number in self.order if number in self.walks), key=lambda at: self.waits[at])
+        return [number for number in numbers if self.walks[number].head()]
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""
@@ -82,10 +127,7 @@ class _GroupWalk:
         pieces = pieces or [(self.images - 1, False), (1, True)]
         # The descriptors of a layer are known when all its stripes have been walked through.
         walked = [self._image(number, *piece) for number, piece in enumerate(pieces)]
-        heads: list[Node] = []
-        for number in sorted((number for number in self.order if number in self.walks), key=lambda at: self.waits[at]):
-            firsts = self.walks[number].head()
-            heads += [self.walks[number].views(), *firsts] if firsts else []
+        heads = [node for number in self._heads() for node in (self.walks[number].views(), *self.walks[number].head())]
         images = [self._with_views(image) for image in walked]
         if self.depth == 1:
             return [*heads, *images[0]]

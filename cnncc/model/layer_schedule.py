@@ -129,8 +129,21 @@ def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
     return cycles(schedule.nodes, schedule.cycles(arch), idle)
 
 
+class ChannelNotes(NamedTuple):
+    """Queues, 0 for none: a stripe's last load of rows of a channel, and its last commit of such, give tokens to them.
+
+    Nothing waits for these tokens. They say when rows are read, and when they are written.
+    """
+
+    read: int = 0
+    written: int = 0
+
+
 class ScheduleWalk:
-    """One walk through a layer's nest. stripe: the tokens of the stripe of a group that it walks through."""
+    """One walk through a layer's nest. stripe: the tokens of the stripe of a group that it walks through.
+
+    notes: what is noted of the layer's stripes, on a core.
+    """
 
     def __init__(self, plan: LayerPlan, arch: Arch, full: Semaphore) -> None:
         self.plan, self.shape, self.arch = plan, plan.shape, arch
@@ -161,7 +174,7 @@ class ScheduleWalk:
         self.fetched_until = max((stage.depth for stage in staged), default=0)
         self.since = sorted({*self.rf.values(), *self.transfers.since()})
         self.known: dict[object, list[Node]] = {}
-        self.stripe = StripeTokens(0)
+        self.stripe, self.notes = StripeTokens(0), ChannelNotes()
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""
@@ -180,7 +193,7 @@ class ScheduleWalk:
         staged, plan = self.transfers.stages, self.plan
         return Own(own_cycles(self.shape, self.order, staged, plan.residual, self.partial, plan.rings))
 
-    def head(self) -> list[Node]:
+    def head(self) -> list[Task]:
         """The transfers that a layer of a group begins with."""
         return [fetch.task for fetch in self.transfers.firsts(At(whole(self.shape.sizes)), self.order)]
 
@@ -202,7 +215,7 @@ class ScheduleWalk:
     def _conditions(self, depth: int, at: At) -> tuple[int | None, ...]:
         """All that the tokens and the partial sums inside `depth` loops know of the loops around them."""
         section = (at.section,) if at.section >= 0 else ()
-        stripe = (self.stripe.depth,) if any(self.stripe[1:]) else ()
+        stripe = (self.stripe.depth,) if any(self.stripe[1:]) or any(self.notes) else ()
         sums = at.section < 0 and self._is_partial(depth, at)
         since = (*self.since, *stripe, *section)
         return sums, *map(at.first, since), *map(at.last, since)
@@ -263,7 +276,7 @@ class ScheduleWalk:
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
         takes = (*takes, *tokens_of(self.stripe.takes, at.first(self.stripe.depth)))
-        gives = (*gives, *tokens_of(self.stripe.frees, at.last(self.stripe.depth)))
+        gives = (*gives, *self._at_last(self.stripe.frees, self.notes.read, at))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
@@ -274,6 +287,11 @@ class ScheduleWalk:
             self.engines.ifmap((columns - shared) * column, at.sides, takes, ()),
             self.engines.ifmap(shared * column, lasts, (), gives),
         ]
+
+    def _at_last(self, semaphore: Semaphore, note: int, at: At) -> tuple[Token, ...]:
+        """What the last load, or the last commit, of a stripe gives."""
+        when = at.last(self.stripe.depth)
+        return (*tokens_of(semaphore, when), *((Token(note, when),) if note and when is not None else ()))
 
     def _chain(self, at: At) -> Side | None:
         """The PEs of a set that are neighbours on columns; None if each PE is a set by itself."""
@@ -289,8 +307,8 @@ class ScheduleWalk:
 
     def _macro(self, at: At) -> Task:
         steps = prod(at.extent.values())
-        if lane_dim := self.nest.lane_dim:
-            steps //= self.nest.lanes(lane_dim, at.extent[lane_dim])
+        for dim in self.nest.lane_dims:
+            steps //= self.nest.lanes(dim, at.extent[dim])
         used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
         if self.shape.is_mac:
             used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))
@@ -305,7 +323,7 @@ class ScheduleWalk:
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
         takes = (*takes, *tokens_of(self.stripe.space, at.first(self.stripe.depth)))
-        gives = (*gives, *tokens_of(self.stripe.gives, at.last(self.stripe.depth)))
+        gives = (*gives, *self._at_last(self.stripe.gives, self.notes.written, at))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)
         together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)

@@ -72,8 +72,12 @@ class LayerShape:
         return is_channelwise(self.kind, self.sizes, self.window.group)
 
     def most_lanes(self, arch: Arch) -> int:
-        """The most lanes of a PE that the layer can use: channelwise layers have no sums for several (MAC-7)."""
-        return 1 if self.channelwise and not arch.pe.lane_sums else arch.pe.lanes
+        """The most lanes of a PE that the layer can use: all where lanes have sums of their own (MAC-7)."""
+        return arch.pe.lanes if arch.pe.lane_sums else self.most_products(arch)
+
+    def most_products(self, arch: Arch) -> int:
+        """The most products of a PE that lanes add up in a step: those of a sum. A pool has none."""
+        return min(arch.pe.lanes, self.sizes.c * self.sizes.r * self.sizes.s) if self.is_mac else 1
 
     @property
     def group(self) -> int:

@@ -106,9 +106,10 @@ class Engines:
         """LOAD-2: cycles, and what they go to."""
         port = ceil_div(words * positions, self.arch.glb.words_per_cycle)
         bus = in_row * ceil_div(words, self.arch.bus.burst_words)
-        if port >= max(bus, words):
+        write = ceil_div(words, self.arch.pe.words_per_cycle)
+        if port >= max(bus, write):
             return "glb_port", port
-        return ("row_bus", bus) if bus >= words else ("write_port", words)
+        return ("row_bus", bus) if bus >= write else ("write_port", write)
 
     def macro(self, steps: int, takes: Tokens, gives: Tokens) -> Task:
         """MAC-4."""

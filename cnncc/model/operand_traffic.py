@@ -137,7 +137,7 @@ class _LayerWords:
         commits = self.commits()
         partial = self.arch.words_per_sum * (commits.results - self.outputs)
         steps = self._steps(operations)
-        added = operations if self.nest.lane_dim == "k" else steps
+        added = operations if self.nest.lane_dims == "k" else steps
         words["sums"] += Counter(
             glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added
         )
@@ -145,11 +145,11 @@ class _LayerWords:
 
     def _steps(self, operations: int) -> int:
         """The number of steps; all lanes of a step count as one."""
-        if not (dim := self.nest.lane_dim):
-            return operations
-        routes = self.nest.routes(dim, self.depth)
-        times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
-        return operations // self.sizes.of(dim) * times
+        for dim in self.nest.lane_dims:
+            routes = self.nest.routes(dim, self.depth)
+            times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
+            operations = operations // self.sizes.of(dim) * times
+        return operations
 
     # -- DRAM ------------------------------------------------------------------------------------------------------
 

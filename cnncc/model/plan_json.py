@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
+from cnncc.dialects._channels import Region
 from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
+from cnncc.model.cores_plan import ChannelPlan, CoresPlan
+from cnncc.model.cores_plan import problem as cores_problem
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
@@ -20,7 +23,7 @@ Json = dict[str, Any]
 
 
 def as_json(parts: Sequence[Part]) -> list[Json]:
-    """An entry for each part, by its kind: `copy`, `layer`, `group`, `host`."""
+    """An entry for each part, by its kind: `copy`, `layer`, `group`, `cores`, `host`."""
     return [_entry(part) for part in parts]
 
 
@@ -30,6 +33,14 @@ def _entry(part: Part) -> Json:
             return {"copy": part.label, "direction": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
+        case CoresPlan():
+            groups = [
+                _entry(group) | {"place": asdict(place), "reads": asdict(read)}
+                for group, place, read in zip(part.groups, part.regions, part.reads, strict=True)
+            ]
+            channels = [asdict(channel) for channel in part.channels]
+            sizes = {"image": part.image, "result": part.result, "height": part.height}
+            return {"cores": part.label, "lag": part.lag, **sizes, "groups": groups, "channels": channels}
         case GroupPlan():
             layers = [(_entry(layer) if layer else _load(own)) | _in_group(own) for own, layer in part.plans]
             return {"group": part.label, "layers": layers}
@@ -69,11 +80,29 @@ def _part(number: int, value: object) -> Part:
         if "copy" in entry:
             direction = {"in": "in", "out": "out"}[entry["direction"]]  # refuses others, by a KeyError
             return Copy(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
+        if "cores" in entry:
+            return _cores(entry)
         return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
         raise Refusal(
             f"plan: entry {number} is no part of a program: {error}; plans of other versions of cnncc are not read"
         ) from error
+
+
+def _cores(entry: Json) -> CoresPlan:
+    sides = ("rows", "cols", "row0", "col0")
+    plan = CoresPlan(
+        str(entry["cores"]),
+        int(entry["lag"]),
+        tuple(map(_group, entry["groups"])),
+        tuple(Region(**{side: int(group["place"][side]) for side in sides}) for group in entry["groups"]),
+        tuple(_read(group["reads"]) for group in entry["groups"]),
+        tuple(ChannelPlan(str(channel["label"]), int(channel["keeps"])) for channel in entry["channels"]),
+        *(int(entry[name]) for name in ("image", "result", "height")),
+    )
+    if wrong := cores_problem(plan):
+        raise Refusal(wrong)
+    return plan
 
 
 def _group(entry: Json) -> GroupPlan:
@@ -85,10 +114,7 @@ def _group(entry: Json) -> GroupPlan:
             group.append(load_of_rows(str(own["load"]), (n, k, h, w), int(own["rows"]), delay, keeps, first))
             continue
         plans.append(plan := _layer(own))
-        numbers = ("producer", "extent", "stride", "pad")
-        reads = [
-            Read(operand=str(read["operand"]), **{name: int(read[name]) for name in numbers}) for read in own["reads"]
-        ]
+        reads = [_read(read) for read in own["reads"]]
         if any(not 0 <= read.producer < len(group) for read in reads):
             raise Refusal(f"layer {plan.label} reads a layer that is not before it")
         kind, sizes, mapping = plan.shape.kind, plan.shape.sizes, plan.mapping
@@ -96,6 +122,11 @@ def _group(entry: Json) -> GroupPlan:
     if problem := group_problem(group) if plans else "a group without layers":
         raise Refusal(problem)
     return group_plan(str(entry["group"]), plans, group)
+
+
+def _read(entry: Json) -> Read:
+    numbers = {name: int(entry[name]) for name in ("producer", "extent", "stride", "pad")}
+    return Read(operand=str(entry["operand"]), **numbers)
 
 
 def _layer(entry: Json) -> LayerPlan:

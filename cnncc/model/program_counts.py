@@ -44,20 +44,21 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
             counts[part.label] = _copied(part)
         elif isinstance(part, LayerPlan):
             own = _layer(part, arch, cycles[part.label])
-            counts[part.label] = _added([own, _fetched(-_prefetched_words(part, arch))])
-            peaks[part.label] = _peaks(part, arch)
+            counts[part.label] = added([own, fetched(-_prefetched_words(part, arch))])
+            peaks[part.label] = file_peaks(part, arch)
         elif isinstance(part, GroupPlan):
             counts[part.label] = _group(part, arch, cycles[part.label])
-            own_peaks = [_peaks(layer, arch) for layer in part.layers]
+            own_peaks = [file_peaks(layer, arch) for layer in part.layers]
             peaks[part.label] = {file: max(peak[file] for peak in own_peaks) for file in FILES}
         if isinstance(part, Copy | LayerPlan | GroupPlan) and isinstance(after, LayerPlan):
-            counts[part.label] = _added([counts[part.label], _fetched(_prefetched_words(after, arch))])
-    layers = {label: _stats(cycles[label], counts[label], peaks[label], arch) for label in cycles}
+            counts[part.label] = added([counts[part.label], fetched(_prefetched_words(after, arch))])
+    layers = {label: counters_of(cycles[label], counts[label], peaks[label], arch) for label in cycles}
     highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
-    return {**_stats(whole, _added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
+    return {**counters_of(whole, added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
 
 
-def _stats(cycles: PredictedCycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:
+def counters_of(cycles: PredictedCycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:
+    """All counters by their keys, of a piece of program on PEs of an array. peaks: slots by register file."""
     multipliers, macs = arch.rows * arch.cols * arch.pe.lanes, counts["macs"]
     busy = {"compute": cycles.compute * multipliers, "total": cycles.total * multipliers}
     return {
@@ -78,25 +79,25 @@ def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
 def _group(plan: GroupPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
     """The layers of a group count together: at most times several of them are under way."""
     words = [operand_traffic(layer.shape, layer.mapping, arch, layer.residual, layer.first) for layer in plan.layers]
-    busy = sum(_busy(layer, arch, own) for layer, own in zip(plan.layers, words, strict=True))
+    busy = sum(busy_pe_cycles(layer, arch, own) for layer, own in zip(plan.layers, words, strict=True))
     idle = cycles.compute * arch.rows * arch.cols - busy
-    loads = [_fetched(prod(layer.sizes.of(dim) for dim in "nkhw")) for layer in plan.group if layer.is_load]
-    return {**_added([*(own.counters() for own in words), *loads]), "idle_pe_cycles": idle}
+    loads = [fetched(prod(layer.sizes.of(dim) for dim in "nkhw")) for layer in plan.group if layer.is_load]
+    return {**added([*(own.counters() for own in words), *loads]), "idle_pe_cycles": idle}
 
 
 def _idle(plan: LayerPlan, arch: Arch, words: OperandTraffic, compute: int) -> int:
     """Cycles of PEs outside a macro-instruction's rectangle: cycles of all PEs minus those of its PEs (MAC-4)."""
-    return 0 if plan.shape.kind == "copy" else compute * arch.rows * arch.cols - _busy(plan, arch, words)
+    return 0 if plan.shape.kind == "copy" else compute * arch.rows * arch.cols - busy_pe_cycles(plan, arch, words)
 
 
-def _busy(plan: LayerPlan, arch: Arch, words: OperandTraffic) -> int:
+def busy_pe_cycles(plan: LayerPlan, arch: Arch, words: OperandTraffic) -> int:
     """Cycles of PEs inside."""
     nest = Nest(plan.shape, plan.mapping, plan.first)
     around = (arch.pe.start_cycles + arch.pe.finish_cycles) * nest.visits(DIMS, len(nest.outer))
     return around + words.steps
 
 
-def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
+def file_peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
     """The most slots in use, by register file; ping and pong are added up (MAC-6)."""
     if plan.shape.kind == "copy":
         return {}
@@ -110,25 +111,28 @@ def _prefetched_words(plan: LayerPlan, arch: Arch) -> int:
     return sum(fetch.words for fetch in layer_schedule(plan, arch).prefetched) if plan.prefetched else 0
 
 
-def _fetched(words: int) -> Counts:
+def fetched(words: int) -> Counts:
+    """Words that the DMA brings from DRAM."""
     return {"words": {"dram_read": words, "glb_write": words}, "operands": {"glb_write": {"dma": words}}}
 
 
 def _copied(part: Copy) -> Counts:
     words = sum(part.words)
-    if part.direction == "in":
-        return _added([NOTHING, _fetched(words)])
-    stored = {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
-    return _added([NOTHING, stored])
+    return added([NOTHING, fetched(words) if part.direction == "in" else stored(words)])
 
 
-def _added(counts: Iterable[Counts]) -> Counts:
+def stored(words: int) -> Counts:
+    """Words that the DMA takes away to DRAM."""
+    return {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
+
+
+def added(counts: Iterable[Counts]) -> Counts:
     """The sums of all counters, by key."""
     total: Counts = {}
     for part in counts:
         for key, value in part.items():
             total[key] = (
-                _added([total.get(key, {}), cast("Counts", value)])
+                added([total.get(key, {}), cast("Counts", value)])
                 if isinstance(value, dict)
                 else total.get(key, 0) + value
             )

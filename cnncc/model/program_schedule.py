@@ -14,6 +14,7 @@ from typing import TypeGuard
 
 from cnncc.arch.model import Arch
 from cnncc.model.causes import stalls
+from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.glb_tokens import FULL_IN_TURN, Semaphore
 from cnncc.model.group_schedule import GroupPlan, group_schedule
 from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
@@ -53,7 +54,7 @@ class HostPart:
     """A segment that the host runs."""
 
 
-Part = Copy | LayerPlan | GroupPlan | HostPart
+Part = Copy | LayerPlan | GroupPlan | CoresPlan | HostPart
 
 
 def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
@@ -99,6 +100,8 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
             return layer_schedule(part, arch, FULL_IN_TURN[turn])
         case GroupPlan():
             return group_schedule(part, arch, FULL_IN_TURN[turn])
+        case CoresPlan():
+            raise AssertionError("each core has a program of its own (`cores_schedule.py`)")
 
 
 def with_drains(parts: Sequence[Part]) -> list[Part]:

@@ -22,6 +22,15 @@ from cnncc.model.layer_shape import Extents, LayerShape, inside
 MACHINE_ORDER = {False: "wscrk", True: "wksr"}  # of a box, by whether a layer is channelwise
 
 
+def lanes_order(lanes: str) -> str:
+    """The order of a box whose lanes take several dimensions: their words lie together in both register files.
+
+    >>> lanes_order("sr"), lanes_order("cr")
+    ('wkcsr', 'wkscr')
+    """
+    return "wk" + "".join(sorted("scr", key=lambda dim: dim in lanes))
+
+
 def indexed_by(shape: LayerShape, operand: str) -> str:
     """The dimensions that the words of weights or ifmap depend on."""
     return {"weight": "kcrs", "ifmap": "nkchwrs" if shape.channelwise else "nchwrs"}.get(operand, "")

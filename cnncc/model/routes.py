@@ -73,7 +73,7 @@ class Nest:
         self.outer = tuple(loop for loop in mapping.loops if not loop.keep)
         self.sets = rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
         self.kept = tuple(loop for loop in mapping.loops if loop.keep)
-        self.lane_dim = next((loop.dim for loop in self.kept if loop.on), "")
+        self.lane_dims = "".join(loop.dim for loop in self.kept if loop.on)
         self._check_periods(mapping.loops)
 
     def _check_periods(self, loops: Sequence[Loop]) -> None:

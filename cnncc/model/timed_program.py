@@ -33,6 +33,7 @@ CAUSES = (  # of idle cycles of the array (CAUSE-1 to CAUSE-6)
     "glb_port", "row_bus", "write_port", "output_units", "column_bus", "sequencer",
     "weight_file", "ifmap_file", "psum_file", "fill", "drain",
 )  # fmt: skip
+CHANNEL_CAUSES = ("channel_in", "channel_out")  # of a core that waits for another one (CAUSE-7)
 
 
 class Token(NamedTuple):
@@ -82,11 +83,17 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TimedLoop:
-    """A loop. bit: its bit in the masks of conditions. known: cached results of timelines for its body, by machine."""
+    """A loop.
+
+    - bit: its bit in the masks of conditions
+    - over_frames: whether it has an iteration for each frame (CORE-8)
+    - known: cached results of timelines for its body, by machine
+    """
 
     count: int
     bit: int
     body: tuple[Node, ...]
+    over_frames: bool = False
     known: dict[object, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -94,9 +101,9 @@ class TimedLoop:
 
 
 @lru_cache(maxsize=1 << 11)
-def repeat(count: int, bit: int, body: tuple[Node, ...]) -> TimedLoop:
+def repeat(count: int, bit: int, body: tuple[Node, ...], over_frames: bool = False) -> TimedLoop:
     """The unique loop of these fields. Equal loops are frequent, in one program and across mappings of a layer."""
-    return TimedLoop(count, bit, body)
+    return TimedLoop(count, bit, body, over_frames)
 
 
 @lru_cache(maxsize=1 << 11)

@@ -130,7 +130,7 @@ def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
     return [token._replace(when=token.when & ~bit) if token.when & bit else token for token in tokens]
 
 
-class _Clock:
+class TimelineClock:
     """The times of a machine as a program runs. now: the sequencer's."""
 
     __slots__ = ("depth", "done", "free", "now", "starts", "tokens")
@@ -162,6 +162,22 @@ class _Clock:
             self.tokens[queue] = later[at : at + count]
             at += count
 
+    def state(self) -> TimelineState:
+        """The state now."""
+        now = self.now
+
+        def left(times: Sequence[int]) -> tuple[int, ...]:
+            return tuple(max(0, time - now) for time in times)
+
+        starts, tokens = tuple(map(left, self.starts)), tuple(map(left, self.tokens))
+        return TimelineState(starts, left(self.free), left(self.done), tokens)
+
+    def delay(self, cycles: int) -> None:
+        """Let time pass in which nothing happens but what has happened so far."""
+        self.now += cycles
+        for times in (*self.starts, *self.tokens, self.free, self.done):
+            times[:] = [time + cycles for time in times]
+
     def move(self, body: _Body, now: int, times: Times) -> None:
         """Advance to a later cycle, with the times of the body's engines and queues then."""
         if now > self.now:
@@ -177,16 +193,13 @@ class Timeline:
 
     def run(self, state: TimelineState) -> TimelineEffect:
         """The effect of the program on a state. Raises LookupError for a token that is never given."""
-        clock = _Clock(self.machine.queue_depth, state)
-        self._sequence(self._steps(self.program, ALL, ALL), clock)
-        now = clock.now
+        clock = TimelineClock(self.machine.queue_depth, state)
+        self.go_on(clock, self.program, ALL, ALL)
+        return TimelineEffect(clock.now, clock.state())
 
-        def left(times: Sequence[int]) -> tuple[int, ...]:
-            return tuple(max(0, time - now) for time in times)
-
-        starts, tokens = tuple(map(left, clock.starts)), tuple(map(left, clock.tokens))
-        end = TimelineState(starts, left(clock.free), left(clock.done), tokens)
-        return TimelineEffect(now, end)
+    def go_on(self, clock: TimelineClock, nodes: Sequence[Node], first: int, last: int) -> None:
+        """Run nodes, as `run` does. first, last: masks of the loops around that are in their first, last iteration."""
+        self._sequence(self._steps(nodes, first, last), clock)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
@@ -227,7 +240,7 @@ class Timeline:
             inside.of_masks[first, last] = body
         return body
 
-    def _steps(self, nodes: tuple[Node, ...], first: int, last: int) -> list[_Step]:
+    def _steps(self, nodes: Sequence[Node], first: int, last: int) -> list[_Step]:
         """The steps of nodes, with their conditions decided."""
         steps: list[_Step] = []
         for node in nodes:
@@ -241,7 +254,7 @@ class Timeline:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def _loop(self, loop: TimedLoop, first: int, last: int, clock: _Clock) -> None:
+    def _loop(self, loop: TimedLoop, first: int, last: int, clock: TimelineClock) -> None:
         """PROG-2: the first iteration, those between, the last."""
         bit, count, inside = loop.bit, loop.count, self._inside(loop)
         self._iteration(self._body(loop, inside, first | bit, last | bit if count == 1 else last & ~bit), clock)
@@ -250,7 +263,7 @@ class Timeline:
         if count > 1:
             self._iteration(self._body(loop, inside, first & ~bit, last | bit), clock)
 
-    def _iteration(self, body: _Body, clock: _Clock) -> None:
+    def _iteration(self, body: _Body, clock: TimelineClock) -> None:
         if body.innermost:
             self._sequence(body.steps, clock)
         elif known := body.known.get(times := clock.read(body)):
@@ -258,13 +271,13 @@ class Timeline:
         else:
             body.known[times] = self._change(body, clock)
 
-    def _change(self, body: _Body, clock: _Clock) -> _TimelineChange:
+    def _change(self, body: _Body, clock: TimelineClock) -> _TimelineChange:
         """Run an iteration; returns its effect."""
         now = clock.now
         self._sequence(body.steps, clock)
         return _TimelineChange(clock.now - now, clock.read(body))
 
-    def _between(self, body: _Body, count: int, clock: _Clock) -> None:
+    def _between(self, body: _Body, count: int, clock: TimelineClock) -> None:
         """Run `count` iterations under the same conditions: one by one until times recur, then all periods at once.
 
         Effects that are known lead from times to times. The clock follows where an iteration has to be run.
@@ -284,7 +297,7 @@ class Timeline:
             times, now, left = change.times, now + change.elapsed, left - 1
         clock.move(body, now, times)
 
-    def _sequence(self, steps: list[_Step], clock: _Clock) -> None:
+    def _sequence(self, steps: list[_Step], clock: TimelineClock) -> None:
         """Run steps one after the other. This is the inner loop of every search, so the clock's fields are locals."""
         overlap, starts, free, done, tokens = self.machine.overlap, clock.starts, clock.free, clock.done, clock.tokens
         for engine, busy, latency, takes, gives, first, last, node in steps:

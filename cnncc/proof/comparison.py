@@ -53,8 +53,8 @@ class _Wrong(Exception):
 class Comparison:
     """A run of the program of a binary on some draws, and what its network computes on them."""
 
-    def __init__(self, claim: Claim, network: Evaluation, draws: Draws) -> None:
-        self.weights, self.network, self.draws = WeightWords(claim), network, draws
+    def __init__(self, claim: Claim, network: Evaluation, draws: Draws, frames: int = 1) -> None:
+        self.weights, self.network, self.draws, self.frames = WeightWords(claim), network, draws, frames
         self.binary, self.module = claim.binary, claim.module
         self.program, _ = binary_to_module(self.binary)
         self.layers = [op.record.data for op in self.program.ops if isinstance(op, LayerOp)]
@@ -68,7 +68,13 @@ class Comparison:
         inputs = {name: known.residues for name, known in zip(names, self.network.inputs, strict=True) if known}
         arithmetic = Residues(self.binary.arch, self.draws)
         run = ProgramRun(
-            self.binary, self.draws.count, arithmetic, self._drawn_weights, inputs.__getitem__, self._segment
+            self.binary,
+            self.draws.count,
+            arithmetic,
+            self._drawn_weights,
+            inputs.__getitem__,
+            self._segment,
+            self.frames,
         )
         rest: str | None = None
         try:
@@ -147,9 +153,9 @@ class Comparison:
         first = tuple(int(i) for i in np.argwhere(differs)[0])
 
         def word(at: ProgramRun) -> Ints:
-            return read(at).reshape(at.images, *differs.shape)[(slice(None), *first)]
+            return read(at).reshape(at.draws, *differs.shape)[(slice(None), *first)]
 
-        cause = locate_result(self.binary, self.next, word)
+        cause = locate_result(self.binary, self.next, word, self.frames)
         return f"{int(differs.sum()):,} of {differs.size:,} results differ, first at {list(first)}: {cause}"
 
 

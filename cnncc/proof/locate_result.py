@@ -13,7 +13,9 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.binary.container import Binary
+from cnncc.isa.codec import has_cores
 from cnncc.isa.table import Instruction, InstructionKind
+from cnncc.machine.cores.core_walk import run_together
 from cnncc.machine.program import LoopNode, build_tree
 from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.degrees import Degrees
@@ -87,21 +89,32 @@ class _Numbers(Degrees):
         rule(inst)
 
 
-def locate_result(binary: Binary, end: int, read: Read) -> str:
-    """The commit that wrote a word, when the instructions before number `end` are done.
+def _number(interpreter: Interpreter, numbers: _Numbers) -> None:
+    """Have an interpreter number the results of its commits."""
+    interpreter.block_elements = 0  # one by one, so that each commit has its own loops
+    if (rule := interpreter.rules[InstructionKind.COMMIT]) is not None:
+        interpreter.rules[InstructionKind.COMMIT] = partial(numbers.begin, rule, interpreter)
+
+
+def locate_result(binary: Binary, end: int, read: Read, frames: int = 1) -> str:
+    """The commit that wrote a word, when the instructions before number `end` are done; of cores, all of them.
 
     read: the word, as [digit] of its images.
     """
     numbers = _Numbers(binary.arch)
-    run = degree_run(binary, numbers, DIGITS)
-    interpreter = run.interpreter()
-    interpreter.block_elements = 0  # one by one, so that each commit has its own loops
-    if (rule := interpreter.rules[InstructionKind.COMMIT]) is not None:
-        interpreter.rules[InstructionKind.COMMIT] = partial(numbers.begin, rule, interpreter)
-    for node in build_tree(binary.instructions):
-        if (node.first if isinstance(node, LoopNode) else node.index) >= end:
-            break
-        interpreter.run([node])
+    run = degree_run(binary, numbers, DIGITS, frames)
+    if has_cores(binary.instructions):
+        cores = run.cores()
+        for core in cores:
+            _number(core.interpreter, numbers)
+        run_together(cores)
+    else:
+        interpreter = run.interpreter()
+        _number(interpreter, numbers)
+        for node in build_tree(binary.instructions):
+            if (node.first if isinstance(node, LoopNode) else node.index) >= end:
+                break
+            interpreter.run([node])
     number = sum(int(digit) << DIGIT_BITS * place for place, digit in enumerate(read(run)))
     if number < FIRST:
         return "no commit wrote it"

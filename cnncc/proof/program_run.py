@@ -22,7 +22,7 @@ OnSegment = Callable[[int, "ProgramRun"], None]
 
 
 class ProgramRun(Machine):
-    """A binary whose weights and inputs are drawn. on_segment: what the host does."""
+    """A binary whose weights and inputs are drawn. on_segment: what the host does. frames: of each draw (CORE-8)."""
 
     def __init__(
         self,
@@ -32,12 +32,13 @@ class ProgramRun(Machine):
         weights: WordsOf,
         inputs: WordsOf,
         on_segment: OnSegment,
+        frames: int = 1,
     ) -> None:
-        super().__init__(binary, draws)
-        self.arithmetic, self.on_segment = arithmetic, on_segment
+        super().__init__(binary, draws * frames, frames=frames)
+        self.arithmetic, self.on_segment, self.draws = arithmetic, on_segment, draws
         sizes = [array.size for _, array in binary.weights]
         # Each draw has its own weights: no words of DRAM are shared.
-        self.dram = Memory("dram", binary.dram_words, draws)
+        self.dram = Memory("dram", words_of_run(binary, frames), draws)
         for (name, _), at, size in zip(binary.weights, dram_layout(sizes), sizes, strict=True):
             self.dram.write(Strided(at, (size,), (1,)), weights(name).reshape(-1, size))
         for tensor in inputs_of(binary):
@@ -45,7 +46,7 @@ class ProgramRun(Machine):
                 self.store(tensor, np.broadcast_to(words := inputs(tensor.name), (draws, *words.shape[1:])))
 
     def interpreter(self) -> Interpreter:
-        """The interpreter of the program, before its first instruction; also `running` from then on."""
+        """The interpreter of a program, before its first instruction; also `running` from then on."""
         self.running = Interpreter(
             self.binary.arch, self.dram, lambda number, _: self.on_segment(number, self), self.arithmetic
         )
@@ -58,10 +59,17 @@ class ProgramRun(Machine):
         return [tensors[name] for name in operands], [tensors[name] for name in results]
 
 
-def degree_run(binary: Binary, arithmetic: Arithmetic, images: int = 1) -> ProgramRun:
+def words_of_run(binary: Binary, frames: int) -> int:
+    """Words of DRAM of a draw."""
+    shared = sum(array.size for _, array in binary.weights)
+    return shared + frames * (binary.dram_words - shared)
+
+
+def degree_run(binary: Binary, arithmetic: Arithmetic, images: int = 1, frames: int = 1) -> ProgramRun:
     """The run of a binary on words that are all 1, the degree of what is drawn."""
 
-    sizes = {**{name: array.size for name, array in binary.weights}, **{t.name: t.words for t in binary.tensors}}
+    sizes = {name: array.size for name, array in binary.weights}
+    sizes |= {tensor.name: frames * tensor.words for tensor in binary.tensors}
 
     def ones(name: str) -> Array:
         return np.ones((1, sizes[name]), np.int16)
@@ -69,6 +77,6 @@ def degree_run(binary: Binary, arithmetic: Arithmetic, images: int = 1) -> Progr
     def on_segment(number: int, run: ProgramRun) -> None:
         for tensor in run.host_tensors(number)[1]:
             if tensor.memory == "dram":
-                run.store(tensor, np.ones((images, tensor.words), np.int16))
+                run.store(tensor, np.ones((images, sizes[tensor.name]), np.int16))
 
-    return ProgramRun(binary, images, arithmetic, ones, ones, on_segment)
+    return ProgramRun(binary, images, arithmetic, ones, ones, on_segment, frames)

@@ -17,13 +17,15 @@ from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
 from cnncc.eval.cnn_residues import evaluate
 from cnncc.isa.codec import has_cores
+from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.races import Race, races
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.degrees import Degrees
 from cnncc.proof.claim import Claim
 from cnncc.proof.comparison import Comparison, ProofPart
+from cnncc.proof.frames import frames_to_prove
 from cnncc.proof.interface_check import interface_differences
-from cnncc.proof.program_run import degree_run
+from cnncc.proof.program_run import degree_run, words_of_run
 from cnncc.proof.weight_words import WeightWords
 from cnncc.util.progress import Progress, silent
 
@@ -39,6 +41,7 @@ class Proof:
     - parts: in the order of the program
     - races: of accesses to the GLB; steps: the number of instructions that were checked, as often as they run
     - degree: the greatest of all polynomials of the network and the program; draws: the number of draws
+    - frames: of a run, in a program over frames; 1 otherwise
     """
 
     differences: Sequence[str]
@@ -48,6 +51,7 @@ class Proof:
     steps: int = 0
     degree: int = 0
     draws: int = 0
+    frames: int = 1
 
     @property
     def error_bits(self) -> float:
@@ -79,19 +83,21 @@ def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof
 
     Raises: Refusal, for networks and errors that residues cannot prove.
     """
-    if has_cores(claim.binary.instructions):
-        raise Refusal("proofs are of programs without core: frames in flight have no proof yet")
     binary, weights = claim.binary, WeightWords(claim)
     if unlike := [*interface_differences(claim)]:
         return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
     proof = Proof([*weights.differences()], sum(array.size for _, array in binary.weights))
     progress("degrees of the program")
-    degrees = Degrees(binary.arch)
+    degrees, frames = Degrees(binary.arch), frames_to_prove(binary.instructions)
     try:
-        degree_run(binary, degrees).run()
-        _compare(proof, claim, degrees.greatest, error_bits, progress)
+        proof.frames = frames
+        degree_run(binary, degrees, frames=frames).run()
+        _compare(proof, claim, degrees.greatest, error_bits, progress, frames)
         progress("races")
-        proof.races, proof.steps = races(binary.instructions, binary.arch)
+        if has_cores(binary.instructions):
+            proof.races, proof.steps = core_races(binary.instructions, binary.arch, frames)
+        else:
+            proof.races, proof.steps = races(binary.instructions, binary.arch)
     except Trap as trap:
         proof.parts = [ProofPart(_layer_at(binary, trap.index), "", 0, 0, f"the program cannot be run: {trap}")]
     return proof
@@ -103,20 +109,20 @@ def _layer_at(binary: Binary, index: int) -> str:
     return named[0] if named else "program"
 
 
-def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progress: Progress) -> None:
+def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progress: Progress, frames: int) -> None:
     """Compare as many draws as the error takes, or up to a wrong result."""
     binary, done = claim.binary, 0
-    at_once = max(1, MOST_WORDS // max(1, binary.dram_words))
+    at_once = max(1, MOST_WORDS // max(1, words_of_run(binary, frames)))
     proof.degree, proof.draws = degree, draws_for(degree, error_bits)
     while done < proof.draws:
         left = proof.draws - done
         count = ceil(left / ceil(left / at_once))  # all runs have nearly the same number
         progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
         draws = Draws(done, count)
-        network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws)
+        network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws, frames)
         proof.degree = max(proof.degree, network.degree)
         proof.draws = draws_for(proof.degree, error_bits)
-        proof.parts = Comparison(claim, network, draws).parts()
+        proof.parts = Comparison(claim, network, draws, frames).parts()
         if any(part.wrong != "" for part in proof.parts):
             return
         done += count

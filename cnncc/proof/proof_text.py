@@ -28,8 +28,9 @@ def proof_text(proof: Proof) -> Iterator[str]:
 
 def verdict(proof: Proof) -> str:
     """What is proven."""
+    frames = f" and any number of frames, by runs of {proof.frames}" if proof.frames > 1 else ""
     return (
-        f"proven for all inputs and all weights, but for an error of at most 2^-{proof.error_bits:.1f}: "
+        f"proven for all inputs and all weights{frames}, but for an error of at most 2^-{proof.error_bits:.1f}: "
         f"{proof.draws} draws of polynomials of degree {proof.degree} at most"
     )
 
@@ -51,6 +52,7 @@ def proof_json(proof: Proof, model: Path) -> dict[str, Any]:
         "error_bits": proof.error_bits,
         "draws": proof.draws,
         "degree": proof.degree,
+        "frames": proof.frames,
         "parts": [asdict(part) for part in proof.parts],
         "differences": list(proof.differences),
         "races": [str(race) for race in proof.races],

@@ -78,7 +78,10 @@ class WeightWords:
             if symbol in self.symbols:
                 return words(symbol)
         if (layer := self._layer(plain.removesuffix(".params"))) is None:
-            raise Refusal(f"weights {name} belong to no layer of the network: give the model that the binary is from")
+            raise Refusal(
+                f"weights {name} belong to no layer of the network: give the model that the binary is from, with its "
+                "options"
+            )
         return _params(_steps(layer), words)
 
     def _layer(self, label: str) -> Operation | None:

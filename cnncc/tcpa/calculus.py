@@ -27,25 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 from math import prod
 
 from cnncc.errors import Refusal
 from cnncc.tcpa.chain_layer import ChainLayer, checked_chain
 from cnncc.tcpa.pixel_times import first_frame, full_rate_rings
+from cnncc.util.convention import CORRECTED, PAPER, Convention
 
 Rate = int | Fraction
-
-
-class Convention(Enum):
-    """Whether the equations are taken as printed, or corrected."""
-
-    PAPER = "paper"
-    CORRECTED = "corrected"
-
-
-PAPER, CORRECTED = Convention.PAPER, Convention.CORRECTED
 
 
 @dataclass(frozen=True)

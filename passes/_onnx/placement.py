@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
@@ -34,6 +34,8 @@ from cnncc.passes._onnx.quantised_layers import (
 )
 from cnncc.passes._onnx.scale_groups import ScaleGroups, moves_integers, scale_keepers, sources
 from cnncc.weights import WeightStore
+
+HOST = "onnx.host"  # module attribute: operators that the host computes, by name
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,20 @@ class Placement:
         return any(reader in self.layers for reader in readers) and not isinstance(value.owner, ConstantOp)
 
 
+def hosted_operators(module: ModuleOp) -> set[str]:
+    """The operators that the module names for the host."""
+    names = module.attributes.get(HOST)
+    return {name.data for name in names if isinstance(name, StringAttr)} if isinstance(names, ArrayAttr) else set()
+
+
 def place_nodes(module: ModuleOp, store: WeightStore) -> Placement:
     """Decide for every node of the graph."""
-    placement = Placement(main_function(module).body.block)
+    placement, host = Placement(main_function(module).body.block), hosted_operators(module)
     for op in placement.block.ops:
         if isinstance(op, NodeOp):
             try:
+                if op.op_type.data in host:
+                    raise StaysOnHost(f"the array file has {op.op_type.data} on the host (cores.host)")
                 placement.layers[op] = read_any_layer(op, store)
             except StaysOnHost as refusal:
                 placement.reasons[op] = str(refusal)

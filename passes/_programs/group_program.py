@@ -13,6 +13,8 @@ registers, which the layers share.
 
 The weights of all layers arrive by one semaphore, in the order in which layers first run. Params of layers without
 weights come before all weights. The first load of the group waits for what comes after them.
+
+On a core the loop over images is one over frames, and core 0 has the transfers (`core_program.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,17 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
 from cnncc.errors import Refusal
+from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import GroupBody, Section, check_stages, first_runs, group_bodies, waits_for_weights
+from cnncc.model.group_steps import (
+    ChannelEnds,
+    GroupBody,
+    Section,
+    check_stages,
+    first_runs,
+    group_bodies,
+    waits_for_weights,
+)
 from cnncc.model.layer_shape import whole
 from cnncc.passes._programs.layer_program import ProgramWalk
 from cnncc.passes._programs.layer_records import Body, Node, Piece, Position, ProgramLayer
@@ -34,16 +45,23 @@ from cnncc.passes._programs.loaded_rows import LoadedRows
 
 def group_program(layers: Sequence[ProgramLayer | LoadedRows], group: Sequence[GroupLayer], arch: Arch) -> list[Node]:
     """The program of a group. Raises Refusal where the array cannot run it, saying why."""
-    return _GroupProgram(layers, group, arch).program()
+    program = GroupProgram(layers, group, arch)
+    return [*program.transfers(), *program.steps()]
 
 
-class _GroupProgram:
-    """One group; the fields are fixed at the start."""
+class GroupProgram:
+    """One group; the fields are fixed at the start. ends: the tokens of the channels of a core."""
 
-    def __init__(self, members: Sequence[ProgramLayer | LoadedRows], group: Sequence[GroupLayer], arch: Arch) -> None:
-        self.group, self.order = group, first_runs(group)
+    def __init__(
+        self,
+        members: Sequence[ProgramLayer | LoadedRows],
+        group: Sequence[GroupLayer],
+        arch: Arch,
+        ends: ChannelEnds | None = None,
+    ) -> None:
+        self.group, self.order, self.over_frames = group, first_runs(group), ends is not None
         self.depth, self.images = group[0].depth, group[0].sizes.n
-        self.waits = waits_for_weights(group)
+        self.waits = waits_on_core(group) if self.over_frames else waits_for_weights(group)
         self.walks: dict[int, ProgramWalk] = {}
         self.loads: dict[int, LoadedRows] = {}
         for number, (member, waits) in enumerate(zip(members, self.waits, strict=True)):
@@ -54,20 +72,28 @@ class _GroupProgram:
                 self.walks[number] = ProgramWalk(layer, arch)
         layers = {number: walk.layer for number, walk in self.walks.items()}
         with_residual = {number for number, layer in layers.items() if layer.tensors.residual}
-        check_stages(group, [number in with_residual for number in range(len(group))])
+        if not self.over_frames:
+            check_stages(group, [number in with_residual for number in range(len(group))])
         for layer in layers.values():
             if layer.shape.per_position:
                 raise Refusal(f"layer {layer.label} has a scale for each position: leave it out of the group")
         self.prefetches = [
             number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(group))
         ]
-        self.bodies = group_bodies(group, self.prefetches)
+        self.bodies = group_bodies(group, self.prefetches, ends)
 
-    def program(self) -> list[Node]:
-        nodes = [node for number in self._transfer_order() for node in self.walks[number].head()]
+    def transfers(self) -> list[Node]:
+        """The transfers of weights and params, with their views."""
+        return [node for number in self._transfer_order() for node in self.walks[number].head()]
+
+    def steps(self) -> list[Node]:
+        """All images, one after the other."""
         if self.depth == 1:
-            return [*nodes, *self._image(None)]
-        return [*nodes, *(Body(self._repeat(0, piece.count), tuple(self._image(piece))) for piece in self._images())]
+            return self._image(None)
+        if self.over_frames:
+            frames = Piece(0, 0, self.images, True, True)
+            return [Body(A.Repeat("i0", 1, frames=True), tuple(self._image(frames)))]
+        return [Body(self._repeat(0, piece.count), tuple(self._image(piece))) for piece in self._images()]
 
     def _transfer_order(self) -> list[int]:
         """The layers in the order in which their first transfers come: those without a token first."""

@@ -7,6 +7,7 @@ taps (c, r, s) and channels (k). Loops become one counter where one continues th
 from __future__ import annotations
 
 from collections.abc import Mapping as Map
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from math import prod
@@ -50,6 +51,22 @@ class BoxSteps(NamedTuple):
         return BoxSteps(self.dims + inner.dims, self.trips * inner.trips, *other)
 
 
+NO_STEPS = BoxSteps("", 1, 0, 0, 0)
+
+
+def _as_few(each: Sequence[BoxSteps]) -> list[BoxSteps]:
+    """As few counters as these loops, outermost first, need."""
+    groups: list[BoxSteps] = []
+    for steps in each:
+        if steps.trips == 1:
+            continue
+        if groups and (both := groups[-1].around(steps)):
+            groups[-1] = both
+        else:
+            groups.append(steps)
+    return groups
+
+
 class Macros:
     """Loads, macro-instructions and commits of one layer at positions of its walk."""
 
@@ -58,7 +75,7 @@ class Macros:
         self.shape, self.loops, self.glb = layer.shape, operands.loops, operands.glb
         mapping = layer.mapping
         kept = [loop for loop in mapping.loops if loop.keep]
-        self.kept, self.lanes = kept, next((loop for loop in kept if loop.on), None)
+        self.kept, self.lane_dims = kept, "".join(loop.dim for loop in kept if loop.on)
         self._check_box([loop for loop in kept if not loop.on])
         self.box = "".join(dict.fromkeys(loop.dim for loop in kept))
         self.passes = passes_columns(layer.shape, arch, mapping.loops, mapping.stages)
@@ -70,12 +87,12 @@ class Macros:
 
     def _check_box(self, timed: list[Loop]) -> None:
         dims = [loop.dim for loop in timed]
-        whole = [loop.step == 1 or (self.lanes is not None and self.lanes.dim == loop.dim) for loop in timed]
-        if not all(whole) or len(set(dims)) < len(dims) or (self.lanes and self.lanes.step != 1):
+        whole = [loop.step == 1 or (loop.dim in self.lane_dims and not loop.on) for loop in self.kept]
+        if not all(whole) or len(set(dims)) < len(dims):
             raise self._refuse("the box has one loop over a dimension, with a step of 1, and one on lanes inside it")
-        if self.lanes and self.lanes.dim == "k":
+        if self.lane_dims == "k":
             self._check_own_sums(dims)
-        elif self.lanes and not self.shape.is_mac:
+        elif self.lane_dims and not self.shape.is_mac:
             raise self._refuse("lanes that are added up are multipliers, a pool has none")
         if any(loop.on == LANES and not loop.keep for loop in self.layer.mapping.loops):
             raise self._refuse("a loop on lanes stands in the box: a PE holds the words of all its lanes")
@@ -183,12 +200,12 @@ class Macros:
     def mac(self, at: Position, staged: Map[str, int]) -> A.Mac:
         """A macro-instruction; `staged`: inside how many loops each operand comes into the register files."""
         held, section = at.held, at.pieces[at.section or 0 :]
-        (z, j, i), lanes = self._counters(at), self._lanes(at)
-        own = lanes > 1 and self.lanes is not None and self.lanes.dim == "k"
-        ifmap = self._slots("ifmap", at, staged, (z.ifmap, j.ifmap, i.ifmap))
+        (z, j, i), lane = self._counters(at), self._lane(at)
+        own = lane.trips > 1 and self.lane_dims == "k"
+        ifmap = self._slots("ifmap", at, staged, (z.ifmap, j.ifmap, i.ifmap, lane.ifmap))
         weight, whens = A.Slots(), dict[str, A.Names | None](take_weight=None, give_weight=None)
         if self.shape.is_mac:
-            weight = self._slots("weight", at, staged, (z.weight, j.weight, i.weight))
+            weight = self._slots("weight", at, staged, (z.weight, j.weight, i.weight, lane.weight))
         for operand, depth in staged.items():
             pieces = at.pieces[depth:]
             whens |= {f"take_{operand}": self.loops.first(pieces), f"give_{operand}": self.loops.last(pieces)}
@@ -199,7 +216,7 @@ class Macros:
             pixels=z.trips,
             taps=j.trips,
             step_range=i.trips,
-            lanes=lanes,
+            lanes=lane.trips,
             data_reuse=reuse,
             n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
             ifmap=ifmap,
@@ -210,34 +227,28 @@ class Macros:
             **whens,
         )
 
-    def _slots(self, operand: str, at: Position, staged: Map[str, int], steps: tuple[int, int, int]) -> A.Slots:
+    def _slots(self, operand: str, at: Position, staged: Map[str, int], steps: tuple[int, int, int, int]) -> A.Slots:
         """The slots of an operand: unrolled loops inside its stage begin somewhere in the half."""
         layout, base = at.held[operand].layout, 0
         for piece in at.pieces[staged[operand] :]:
             loop = self.loops.loops[piece.loop]
             if not loop.on:
                 base += piece.base * loop.step * layout.step(loop.dim)
-        return A.Slots(base, *steps, layout.step(self.lanes.dim) if self.lanes and self._lanes(at) > 1 else 0)
+        return A.Slots(base, *steps)
 
     def _counters(self, at: Position) -> tuple[BoxSteps, BoxSteps, BoxSteps]:
         """The loops of the box as pixels, taps and channels."""
-        groups: list[BoxSteps] = []
-        together = self._lanes(at)
+        each = list[BoxSteps]()
         for dim in self.box:
-            width = together if self.lanes and dim == self.lanes.dim else 1
-            steps = BoxSteps(dim, at.extent[dim] // width, *(width * step for step in self._steps(dim, at)))
-            if steps.trips == 1:
-                continue
-            if groups and (both := groups[-1].around(steps)):
-                groups[-1] = both
-            else:
-                groups.append(steps)
+            width = self._lanes(dim, at)
+            each.append(BoxSteps(dim, at.extent[dim] // width, *(width * step for step in self._steps(dim, at))))
+        groups = _as_few(each)
         if len(groups) > COUNTERS:
             raise self._refuse(
                 f"the box {{{' > '.join(self.box)}}} needs {len(groups)} counters, a macro-instruction has "
                 f"{COUNTERS}: move a loop out of it, or together what is together in the image and in the weights"
             )
-        padded = [*groups, *[BoxSteps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
+        padded = [*groups, *[NO_STEPS] * (COUNTERS - len(groups))]
         pixels, taps, channels = min(permutations(padded), key=self._misplaced)
         if pixels.trips > self.arch.pe.max_pixels:
             raise self._refuse(
@@ -245,20 +256,33 @@ class Macros:
             )
         return pixels, taps, channels
 
-    def _lanes(self, at: Position) -> int:
-        """Products of a PE at a time: indices of the loop on lanes, which the loop around it takes in equal parts."""
-        if self.lanes is None:
-            return 1
-        dim = self.lanes.dim
+    def _lane(self, at: Position) -> BoxSteps:
+        """The loops on lanes: like a counter, lanes take words at equal distances of each other."""
+        asked = prod(self._asked(dim, at) for dim in self.lane_dims)
+        if asked > self.arch.pe.lanes:
+            raise self._refuse(f"{asked} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
+        each = [BoxSteps(dim, self._lanes(dim, at), *self._steps(dim, at)) for dim in self.box if dim in self.lane_dims]
+        one, *more = _as_few(each) or [NO_STEPS]
+        if more:
+            names = " and ".join(f"{steps.dims} by {steps.ifmap} and {steps.weight}" for steps in (one, *more))
+            raise self._refuse(
+                f"lanes over {' '.join(self.lane_dims)} step through ifmap and weights in one way: {names} words are "
+                f"two ways. Loops on lanes stand last in the box, and take whole what is inside another of them"
+            )
+        return one
+
+    def _asked(self, dim: str, at: Position) -> int:
+        """Indices of a dimension inside the loop around that on lanes."""
+        return min([at.extent[dim], *(loop.step for loop in self.kept if loop.dim == dim and not loop.on)])
+
+    def _lanes(self, dim: str, at: Position) -> int:
+        """Indices of a dimension that lanes take at a time: the loop around that on lanes has equal parts."""
         count = lanes_used(self.kept, dim, at.extent[dim])
         if at.extent[dim] % count:
             raise self._refuse(
                 f"{at.extent[dim]} indices of {dim} in the box are no multiple of {count} lanes: a loop over {dim} "
                 f"around the box takes what is left over"
             )
-        asked = min([at.extent[dim], *(loop.step for loop in self.kept if loop.dim == dim and not loop.on)])
-        if asked > self.arch.pe.lanes:
-            raise self._refuse(f"{asked} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
         if dim == "k" and 1 < count < min(self.arch.pe.lanes, at.extent[dim]):
             raise self._refuse(
                 f"{count} of {at.extent[dim]} channels at a time: lanes with sums of their own take all channels of "
@@ -283,8 +307,8 @@ class Macros:
         if dim not in outputs:
             return 0
         inner = {output_dim: at.extent[output_dim] for output_dim in outputs[outputs.index(dim) + 1 :]}
-        if "k" in inner and self.lanes and self.lanes.dim == "k":
-            inner["k"] = channel_slots(self.arch, inner["k"], self._lanes(at))
+        if "k" in inner and self.lane_dims == "k":
+            inner["k"] = channel_slots(self.arch, inner["k"], self._lanes("k", at))
         return prod(inner.values())
 
     # -- commits -------------------------------------------------------------------------------------------------

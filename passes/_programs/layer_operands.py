@@ -131,7 +131,7 @@ class Operands:
         by_position = shape.per_position and name == "output"
         stage, wrap = self.stages.get(name), self._circle(name)
         if stage is None:
-            channel = 1 if by_position else home.plane
+            channel, wrap = 1 if by_position else home.plane, home.wrap or wrap
             if name in OF_COMMIT and not home.image:
                 wrap = wrap or self.image  # one image at a time lies here, wherever a commit starts
             ring = home.ring

@@ -73,7 +73,8 @@ class Operand:
 class Home:
     """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next.
 
-    ring: the rows of its ring if it lies in one that has not all rows; 0 otherwise.
+    ring: the rows of its ring if it lies in one that has not all rows; 0 otherwise. wrap: the words of a circle of
+    images, if it lies in one; 0 otherwise.
     """
 
     tensor: str
@@ -81,6 +82,7 @@ class Home:
     plane: int
     pitch: int
     ring: int = 0
+    wrap: int = 0
 
 
 @dataclass(frozen=True)

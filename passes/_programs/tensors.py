@@ -21,8 +21,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
+from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
-from cnncc.dialects.nest import ColumnsOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
+from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.quantised_layers import codes_of
@@ -50,9 +51,17 @@ def staged(layer: LayerOp) -> set[str]:
     return set(mapping_of(layer).stages_in("glb"))
 
 
+def is_in_cores(layer: LayerOp) -> bool:
+    """Whether a layer is one of `nest.cores`."""
+    group = layer.parent_op()
+    return group is not None and isinstance(group.parent_op(), CoresOp)
+
+
 def is_read_in_glb(use: Use, quant: Quant) -> bool:
     """Whether a use of a value that is in DRAM by a scale is of its words in the GLB."""
     match use.operation:
+        case LayerOp() as layer if is_in_cores(layer):
+            return False  # core 0 brings image after image
         case LayerOp() as layer:
             return ("ifmap", "residual")[use.index] not in staged(layer)
         case LoadOp():
@@ -153,6 +162,28 @@ class ArrayTensors:
             self.declared[name] = A.Tensor(name, tensor.memory, words, part_of=tensor.name, offset=first)
         return replace(home, tensor=name)
 
+    def ring(self, name: str, plan: GroupLayer, rows: int) -> Home:
+        """A ring of so many rows of a layer's result."""
+        plane = rows * plan.sizes.w
+        tensor = self.declare(A.Tensor(name, "glb", plane * plan.sizes.k))
+        return Home(tensor, 0, plane, plan.sizes.w, rows if rows < plan.sizes.h else 0)
+
+    def circle(self, name: str, value: SSAValue, images: int) -> Home:
+        """Buffers for so many images of a value, which follow each other."""
+        _, channels, rows, cols = image_shape(value.type)
+        words = channels * rows * cols
+        tensor = self.declare(A.Tensor(f"{name}.glb", "glb", images * words))
+        return Home(tensor, words, rows * cols, cols, wrap=images * words)
+
+    def in_frames(self, value: SSAValue) -> str:
+        """The tensor of a value in the record of a frame. Raises Refusal where it is none of its own."""
+        name = self.places.get(("dram", source(columns_of(value)[0])), "")
+        if not name or self.declared[name].memory != "dram":
+            raise Refusal("what the first core reads, and the last one computes, are integers in DRAM")
+        if self.declared[name].part_of or columns_of(value)[1]:
+            raise Refusal(f"{name} is part of another tensor: the first core reads, and the last one computes, a whole")
+        return name
+
     def place(self, memory: A.Memory, value: SSAValue, name: str) -> str:
         """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
         value = source(value)
@@ -194,12 +225,20 @@ class ArrayTensors:
         return name
 
     def rescale(self, value: SSAValue, quant: Quant) -> None:
-        """Give what only layers wrote the scale by which a host segment reads it. Raises Refusal for a second one."""
+        """Give what only layers wrote the scale and the shape in which a host segment reads it.
+
+        Raises Refusal for a second scale.
+        """
         name = self.tensor("dram", value)
         if name in self.exchanged.values():
             raise Refusal(f"tensor {name} is read by two scales, and is not in the GLB")
         given = replace(
-            self.declared[name], scale=quant.scale, zero=quant.zero, clamp=quant.clamp, element=quant.element
+            self.declared[name],
+            shape=shape(value.type),
+            scale=quant.scale,
+            zero=quant.zero,
+            clamp=quant.clamp,
+            element=quant.element,
         )
         self.declared[name], self.exchanged[source(value), quant] = given, name
 

@@ -5,10 +5,12 @@
 | `auto` | | the best of all |
 | `os`, `ws`, `is` | output, weight, input stationary | the best of the mapper's forms with this name |
 | `rs`, `nlr` | row stationary, no local reuse | a text in the notation, completed by the rules of docs/mapping.md |
+| `inter`, `inter-weights`, `inter-data`, `intra`, `intra-sliding` | the schemes of C-Brain | likewise |
 
 A text is the textbook's mapping. It also says what a textbook leaves out: where sums go, the order of fetches, and the
 tiles that a small array needs. Loops that run once are left out (MAP-1). So one text does for convolutions of any
-kernel, depthwise and fully connected layers. Rows sum over c, r and s.
+kernel, depthwise and fully connected layers. In `rs` and `nlr` rows sum over c, r and s. C-Brain's schemes sum over
+lanes: between kernels over input channels, inside a kernel over taps.
 """
 
 from __future__ import annotations
@@ -49,6 +51,31 @@ TEXTS = {
     "nlr": Dataflow(
         "nothing: each product has its own fetches, and sums leave at once",
         "n > h' > k' > c' > r > s > h'' > w > [h'''||@rows c''||@rows k''||@cols] > weight@rf > ifmap@rf",
+    ),
+    "inter": Dataflow(
+        "nothing: an output has its own fetches of weights and image, and stays until it is complete",
+        "n > k' > h > w > [k''||@cols k'''||@rows] > c' > r' > weight@rf > ifmap@rf > {s > r'' > c'' > c'''||@lanes}",
+    ),
+    "inter-weights": Dataflow(
+        "the weights of a kernel position, over an image; partial sums are stored",
+        "n > h' > k' > c' > r > s > [k''||@cols k'''||@rows] > weight@rf > h'' > w' > ifmap@rf "
+        "> {w'' > c'' > c'''||@lanes}",
+    ),
+    "inter-data": Dataflow(
+        "the input words of a kernel position, over all output channels; partial sums are stored",
+        "n > h' > h'' > w' > c' > r > s > [k'||@cols k''||@rows] > ifmap@rf > k''' > weight@rf "
+        "> {w'' > c'' > c'''||@lanes}",
+        "n > h' > h'' > w' > c > r > s > k' > [k''||@cols k'''||@rows] > ifmap@rf > weight@rf > {w''}",
+    ),
+    "intra": Dataflow(
+        "the weights of a part of the window, over an image; each window is fetched by itself",
+        "n > h' > k' > c' > s' > r' > [k''||@cols k'''||@rows] > weight@rf > h'' > w > ifmap@rf "
+        "> {c'' > s''||@lanes > r''||@lanes}",
+    ),
+    "intra-sliding": Dataflow(
+        "the same; windows share the columns in which they overlap",
+        "n > h' > k' > c' > s' > r' > [k''||@cols k'''||@rows] > weight@rf > h'' > w' > ifmap@rf "
+        "> {w'' > c'' > s''||@lanes > r''||@lanes}",
     ),
 }
 DATAFLOWS = (*SEARCHED, *TEXTS)

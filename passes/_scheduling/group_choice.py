@@ -145,17 +145,17 @@ class GroupChoice:
 
         So no search is done for strips that are worse than other groups, whatever mappings they have.
         """
-        found, possible = list[Candidate](), self.search.strips()
+        searched, possible = list[Candidate](), self.search.strips()
         alone = [*self.alone().values()] if possible else []
         for _ in range(MOST_STRIPS):
-            ways = paths(alone, [*self.found, *found, *possible])
+            ways = paths(alone, [*self.found, *searched, *possible])
             best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
             wanted = [each for each in possible if any(each is other for other in best)]
             if not wanted:
                 break
-            found += self.search.searched(wanted)
+            searched += self.search.searched(wanted)
             possible = [each for each in possible if not any(each is other for other in wanted)]
-        return found
+        return searched
 
     def _best(self) -> tuple[Candidate, ...]:
         """The best of the paths, on the exact model."""

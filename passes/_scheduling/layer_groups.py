@@ -8,11 +8,23 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._groups import STREAMED, GroupLayer, Read, group_problem, load_of_rows
-from cnncc.dialects.nest import JoinOp, LayerOp, Mapping, Stage, image_shape, reads_of_values
+from cnncc.dialects.nest import (
+    ColumnsOp,
+    GroupOp,
+    JoinOp,
+    LayerOp,
+    LoadOp,
+    Mapping,
+    Stage,
+    YieldOp,
+    build_nest,
+    image_shape,
+    reads_of_values,
+)
 from cnncc.errors import Refusal, one_line
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.prices import cost_of
@@ -109,15 +121,20 @@ class LayerGroup:
 
     def _own_words(self, arch: Arch) -> dict[str, int]:
         words = {f"{plan.label} ring": ring_words(plan) for plan in self.plans if plan.keeps}
+        for plan, sizes in zip(self.of_layers, self.buffers(arch), strict=True):
+            words |= {f"{plan.label} {operand}": size for operand, size in sizes.items()}
+        return words
+
+    def buffers(self, arch: Arch) -> list[dict[str, int]]:
+        """Words in the GLB of the buffers of each layer by operand, and of its partial sums."""
+        result = list[dict[str, int]]()
         for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True):
-            name = plan.label
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
-                sizes["sums"] = arch.words_per_sum * partial_sums(
-                    shape, plan.mapping, ring=plan.keeps, pitch=_whole_columns(layer)
-                )
-            words |= {f"{name} {operand}": size for operand, size in sizes.items()}
-        return words
+                sums = partial_sums(shape, plan.mapping, ring=plan.keeps, pitch=_whole_columns(layer))
+                sizes["sums"] = arch.words_per_sum * sums
+            result.append(sizes)
+        return result
 
     @property
     def has_head(self) -> bool:
@@ -269,3 +286,51 @@ def with_rings(
     shapes = (replace(layer_shape(layer), kind=kind_in_group(layer)) for layer in layers)
     label = f"{label_of(layers[0])}..{label_of(layers[-1])}"
     return LayerGroup(label, tuple(layers), tuple(shapes), tuple(plans), tuple(loaded))
+
+
+def group_op(label: str, planned: LayerGroup) -> GroupOp:
+    """Moves the layers into a group, which stands where the last one stood."""
+    layers = planned.layers
+    last, inside = layers[-1], Block()
+    group = GroupOp.create(
+        properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
+    )
+    block = last.parent_block()
+    assert block is not None
+    block.insert_op_before(group, last)
+    last.result.replace_all_uses_with(group.outputs[0])
+    for value, plan in zip(planned.loaded, planned.loads, strict=True):
+        load = _load_op(value, plan)
+        inside.add_op(load)
+        value.replace_uses_with_if(load.result, lambda use: _reads_in(use.operation, layers))
+    results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
+    for layer, plan in zip(layers, planned.of_layers, strict=True):
+        for value in layer.operands:
+            if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
+                columns.detach()
+                inside.add_op(columns)
+        layer.detach()
+        layer.kind = StringAttr(kind_in_group(layer))
+        layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
+        layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
+        layer.first = IntegerAttr(plan.first, i64) if plan.first else None
+        layer.detach_region(layer.body)
+        layer.add_region(build_nest(plan.mapping))
+        inside.add_op(layer)
+    inside.add_op(YieldOp.create(operands=[last.result]))
+    return group
+
+
+def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
+    """Whether an operation is one of the layers, or columns for them."""
+    return op in layers or (isinstance(op, ColumnsOp) and all(use.operation in layers for use in op.result.uses))
+
+
+def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:
+    numbers = {"rows": plan.rows, "delay": plan.delay, "keeps": plan.keeps}
+    if plan.first:
+        numbers["first"] = plan.first
+    properties = {name: IntegerAttr(number, i64) for name, number in numbers.items()}
+    return LoadOp.create(
+        operands=[value], properties={"label": StringAttr(plan.label), **properties}, result_types=[value.type]
+    )

@@ -170,17 +170,36 @@ class _Terms:
         | the dimension is | sizes |
         |---|---|
         | on lanes | multiples of the lanes; the rest is a multiple, too, or smaller than the lanes |
+        | on lanes beside others, all of a tile | ⌈most/1⌉, ⌈most/2⌉, … |
         | c, r or s in space | divisors of `most`, because all PEs of a column add to each sum |
         | any other | ⌈most/1⌉, ⌈most/2⌉, … |
         """
-        lanes = [term.pes or self.arch.pe.lanes for term in self.terms if term.axis == LANES and term.dim == dim]
-        if lanes:
-            sizes = (size for size in range(most, 0, -1) if size % lanes[0] == 0)
-            return [size for size in sizes if (most % size) % lanes[0] == 0 or most % size < lanes[0]] or [most]
-        in_space = any(self.terms[i].level for i in self.over[dim])
+        lane = next((term for term in self.terms if term.axis == LANES and term.dim == dim), None)
+        if lane and not self._takes_tile(dim):
+            lanes = lane.pes or self.arch.pe.lanes
+            sizes = (size for size in range(most, 0, -1) if size % lanes == 0)
+            return [size for size in sizes if (most % size) % lanes == 0 or most % size < lanes] or [most]
+        in_space = any(self.terms[i].level and self.terms[i].axis != LANES for i in self.over[dim])
         if dim in REDUCTION_DIMS and in_space:
             return [size for size in range(most, 0, -1) if most % size == 0]
         return sorted({-(-most // count) for count in range(1, most + 1)}, reverse=True)
+
+    def _takes_tile(self, dim: str) -> bool:
+        """Whether the loop on lanes over a dimension, one of several, takes a whole tile: nothing says how much."""
+        kept = [self.terms[i] for i in self.over[dim] if self.terms[i].keep]
+        several = sum(term.axis == LANES for term in self.terms) > 1
+        return several and len(kept) == 1 and kept[0].axis == LANES and kept[0].pes is None
+
+    def _lanes(self, box: Sizes) -> dict[str, int]:
+        """Lanes of each dimension: as written, or for all its indices, as far as inner loops leave lanes (MAP-3)."""
+        on_lanes = [term for term in self.terms if term.axis == LANES]
+        left = self.arch.pe.lanes // prod(term.pes or 1 for term in on_lanes)
+        lanes = dict[str, int]()
+        for term in reversed(on_lanes):
+            most = box[term.dim] if term.keep else self.shape.sizes.of(term.dim)
+            lanes[term.dim] = term.pes or min(max(left, 1), most)
+            left //= lanes[term.dim] if term.pes is None else 1
+        return lanes
 
     def _fitting(self, sizes: dict[str, int], open_: Mapping[str, list[int]]) -> Iterator[Sizes]:
         """All combinations that fit; where nothing does, the least."""
@@ -193,16 +212,17 @@ class _Terms:
                 yield from self._fitting({**sizes, dim: size}, dict(rest))
 
     def _fits(self, box: Sizes) -> bool:
-        lanes = max(
-            [term.pes or self.arch.pe.lanes for term in self.terms if (term.axis, term.dim) == (LANES, "k")] or [1]
-        )
-        words = macro_words(self.shape, self.arch, dict(box), lanes)
+        lanes = self._lanes(box)
+        if any(lanes[dim] < box[dim] for dim in lanes if self._takes_tile(dim)):
+            return False
+        words = macro_words(self.shape, self.arch, dict(box), lanes.get("k", 1))
         few = prod(box[dim] for dim in OUTPUTS) <= self.arch.pe.max_pixels
         return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
 
     def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[LoopItem]:
         """The loops with PEs and tile sizes (MAP-3, MAP-4), from the innermost outwards."""
         terms = list(self.terms)
+        lanes = self._lanes(box)
         left = {axis: int(getattr(self.arch.pe if axis == LANES else self.arch, axis)) for axis in AXES}
         for term in terms:
             if term.level:
@@ -216,14 +236,18 @@ class _Terms:
             elif step is None and inner is not None:
                 boxed = terms[inner].keep and not term.keep
                 step = min(box[term.dim] if boxed else (terms[inner].pes or 1) * _step(terms[inner]), most)
-            if term.level and term.pes is None:
+            if term.axis == LANES:
+                pes = lanes[term.dim]
+            elif term.level and term.pes is None:
                 pes = min(max(left[term.axis], 1), -(-most // (step or 1)))
                 left[term.axis] //= pes
             terms[i] = replace(term, step=step, pes=pes)
         return terms
 
     def _cost(self, terms: Sequence[LoopItem]) -> tuple[int, ...]:
-        """(cycles of all macro-instructions, parts of the kernel, copies of loop bodies, macro-instructions): MAP-5."""
+        """The order of MAP-5: cycles of all macro-instructions, parts of the kernel, copies of loop bodies, parts of a
+        sum, macro-instructions.
+        """
         by_dim = {
             dim: _rounds(
                 self.shape.sizes.of(dim), tuple((_step(terms[i]), terms[i].pes or 0, terms[i].keep) for i in of)
@@ -232,7 +256,19 @@ class _Terms:
         }
         times, macs, bodies = (prod(each) for each in zip(*by_dim.values(), strict=True))
         parts = by_dim["r"][0] * by_dim["s"][0]
-        return macs + times * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles), parts, bodies, times
+        cycles = macs + times * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
+        return cycles, parts, bodies, self._parts_of_sums(terms), times
+
+    def _parts_of_sums(self, terms: Sequence[LoopItem]) -> int:
+        """Parts of a sum that the GLB adds up (LEGAL-2): trips of loops over c, r and s around others in time."""
+        timed = [term for term in terms if not (term.level or term.keep)]
+        while timed and timed[-1].dim in REDUCTION_DIMS:
+            timed.pop()
+        parts = 1
+        for dim in REDUCTION_DIMS:
+            inner = min((_step(term) for term in timed if term.dim == dim), default=self.shape.sizes.of(dim))
+            parts *= -(-self.shape.sizes.of(dim) // inner)
+        return parts
 
 
 def _step(term: LoopItem) -> int:

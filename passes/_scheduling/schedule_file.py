@@ -57,7 +57,7 @@ ALONE: dict[str, type[Written | Named]] = {"mapping": Written, "dataflow": Named
 
 
 OUTPUT, RESIDENT, STREAMED = "output", "resident", "streamed"  # a key of any table, and its texts
-WHOLE = ("objective", "slack")  # keys outside all tables
+WHOLE = ("objective", "slack", "lag")  # keys outside all tables
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,21 @@ class GivenGroup:
     single: bool = False
 
 
-GROUP = "group"
+@dataclass(frozen=True)
+class GivenCore:
+    """What a table of `[[core]]` says: a core of `nest-cores`.
+
+    keeps: rows of the channel behind it, 0 for the fewest.
+    """
+
+    layers: tuple[str, ...]
+    place: str
+    rows: int = 1
+    delays: tuple[int, ...] = ()
+    keeps: int = 0
+
+
+GROUP, CORE = "group", "core"
 FLAGS = {"rowwise": False, "loads": True, "single": False}  # keys of a group, and what they are without
 
 
@@ -86,12 +100,15 @@ class Schedule:
     - groups: of layers that run stripe by stripe
     - outputs: where the results of layers lie, RESIDENT or STREAMED, by label
     - objective: what the network is optimised for
+    - cores: layers side by side, in the order of the layers; lag: by how many frames results leave behind images
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
     objective: Objective = Objective()
     groups: tuple[GivenGroup, ...] = ()
+    cores: tuple[GivenCore, ...] = ()
+    lag: int = 1
 
 
 def objective_of(file: str | None, name: str | None, slack: float | None) -> Objective:
@@ -105,15 +122,25 @@ def read_schedule(file: str) -> Schedule:
     refusals, entries, outputs = Refusals(), dict[str, Entry](), dict[str, str]()
     tables = _tables(file)
     whole = {key: tables.pop(key) for key in WHOLE if not isinstance(tables.get(key, {}), dict)}
-    objective, groups = Objective(), list[GivenGroup]()
-    for number, table in enumerate(_group_tables(tables), 1):
+    objective, groups, cores, lag = Objective(), list[GivenGroup](), list[GivenCore](), 1
+    for number, table in enumerate(_listed_tables(tables, GROUP), 1):
         with refusals.kept(file):
             groups.append(_group(f"{file}: group {number}", table))
+    for number, table in enumerate(_listed_tables(tables, CORE), 1):
+        with refusals.kept(file):
+            cores.append(_core(f"{file}: core {number}", table))
     with refusals.kept(file):
         name, slack = whole.get("objective", objective.name), whole.get("slack", objective.slack)
         if not isinstance(name, str) or isinstance(slack, bool) or not isinstance(slack, int | float):
             raise Refusal(f'{file}: an objective is a text, a slack a number: objective = "energy", slack = 0.01')
         objective = Objective(name, slack)
+        (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True)
+        if cores and (others := [*map(str, tables), *(["[[group]]"] if groups else []), *({*whole} - {"lag"})]):
+            raise Refusal(
+                f"{file}: beside [[core]] there is no {others[0]}: cores have all layers, and their own nests"
+            )
+        if "lag" in whole and not cores:
+            raise Refusal(f"{file}: lag is of cores: it has no table [[core]]")
     for label, table in tables.items():
         wrong = list(_wrong(label, table))
         for finding in wrong:
@@ -126,31 +153,55 @@ def read_schedule(file: str) -> Schedule:
                 kind = next((ALONE[key] for key in keys if key in ALONE), Given)
                 entries[label] = kind(**keys)
     refusals.raise_any(file)
-    return Schedule(entries, outputs, objective, tuple(groups))
+    return Schedule(entries, outputs, objective, tuple(groups), tuple(cores), lag)
 
 
-def _group_tables(tables: dict[str, object]) -> list[object]:
-    """The tables of `[[group]]`, which leave `tables`; a table `["group"]` is of a layer."""
-    if not isinstance(tables.get(GROUP), list):
+def _listed_tables(tables: dict[str, object], name: str) -> list[object]:
+    """The tables of `[[group]]` or `[[core]]`, which leave `tables`; a table `["group"]` is of a layer."""
+    if not isinstance(tables.get(name), list):
         return []
-    return cast("list[object]", tables.pop(GROUP))
+    return cast("list[object]", tables.pop(name))
+
+
+def _core(where: str, table: object) -> GivenCore:
+    """A core that a table says. Raises Refusal."""
+    keys = _keys(where, table, GivenCore)
+    place = keys.get("place")
+    if not isinstance(place, str):
+        raise Refusal(f'{where}: place is a text, rows x columns of PEs at a row and a column: place = "1x2@3,0"')
+    layers = _labels(where, keys.get("layers"), 'layers = ["pool1", "conv2"], place = "3x4@0,0"')
+    numbers = {"rows": [keys.get("rows", 1)], "keeps": [keys.get("keeps", 0)], "delays": keys.get("delays", [])}
+    rows, keeps, delays = (_whole(where, name, value, name != "delays") for name, value in numbers.items())
+    return GivenCore(layers, place, rows[0], delays, keeps[0])
+
+
+def _keys(where: str, table: object, kind: type[GivenGroup | GivenCore]) -> dict[str, Any]:
+    """The keys of a table. Raises Refusal for an unknown one."""
+    keys = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
+    names = [field.name for field in dataclasses.fields(kind)]
+    if unknown := next((key for key in keys if key not in names), None):
+        raise Refusal(f"{where}: unknown key '{one_line(unknown, 40)}': {hint(unknown, names)}")
+    return keys
+
+
+def _labels(where: str, layers: object, example: str) -> tuple[str, ...]:
+    """The labels of a list. Raises Refusal where there are none."""
+    if not isinstance(layers, list) or not all(isinstance(name, str) for name in cast("list[object]", layers)):
+        raise Refusal(f"{where}: layers is a list of labels: {example}")
+    return tuple(cast("list[str]", layers))
 
 
 def _group(where: str, table: object) -> GivenGroup:
     """A group that a table says. Raises Refusal."""
-    example = 'layers = ["conv1", "conv2"], rows = 2'
-    keys = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
-    names = [field.name for field in dataclasses.fields(GivenGroup)]
-    if unknown := next((key for key in keys if key not in names), None):
-        raise Refusal(f"{where}: unknown key '{one_line(unknown, 40)}': {hint(unknown, names)}")
-    layers: object = keys.get("layers")
-    if not isinstance(layers, list) or not all(isinstance(name, str) for name in cast("list[object]", layers)):
-        raise Refusal(f"{where}: layers is a list of labels: {example}")
+    keys = _keys(where, table, GivenGroup)
+    layers = _labels(where, keys.get("layers"), 'layers = ["conv1", "conv2"], rows = 2')
     lists = {name: keys[name] for name in ("delays", "keeps") if name in keys}
     numbers = {"rows": [keys.get("rows")], "columns": [keys.get("columns", 0)], "delays": [], "keeps": [], **lists}
-    rows, columns, delays, keeps = (_whole(where, name, value) for name, value in numbers.items())
+    rows, columns, delays, keeps = (
+        _whole(where, name, value, name in ("rows", "columns")) for name, value in numbers.items()
+    )
     rowwise, loads, single = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
-    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, columns[0], loads, single)
+    return GivenGroup(layers, rows[0], delays, keeps, rowwise, columns[0], loads, single)
 
 
 def _flag(where: str, name: str, value: object) -> bool:
@@ -160,12 +211,12 @@ def _flag(where: str, name: str, value: object) -> bool:
     return value
 
 
-def _whole(where: str, name: str, value: object) -> tuple[int, ...]:
-    """The whole numbers of a key. Raises Refusal where there are none."""
+def _whole(where: str, name: str, value: object, one: bool = False) -> tuple[int, ...]:
+    """The whole numbers of a key, of which there may be several, or one. Raises Refusal where there are none."""
     numbers = cast("list[object]", value) if isinstance(value, list) else [None]
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
     if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
-        what = "a whole number" if name in ("rows", "columns") else "a list of whole numbers"
+        what = "a whole number" if one else "a list of whole numbers"
         raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {one_line(repr(numbers), 40)}")
     return whole
 

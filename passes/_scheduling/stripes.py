@@ -113,7 +113,7 @@ def striped(
     if is_striped(mapping, sizes.n, rows) and not (elementwise and arch):
         loops, stages, depth = mapping.loops, mapping.stages, 0
     else:
-        nest = _best(layer, rows, arch) if arch is not None and (mapping.stages or elementwise) else mapping
+        nest = best_of_stripe(layer, rows, arch) if arch is not None and (mapping.stages or elementwise) else mapping
         inner = [replace(loop, step=min(loop.step, rows)) if loop.dim == "h" else loop for loop in nest.loops]
         kept = [at for at, loop in enumerate(inner) if loop.dim != "n" and (loop.dim, loop.step) != ("h", rows)]
         if mapping.stages and len(kept) < len(inner):
@@ -150,7 +150,7 @@ def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
     return replace(shape, sizes=sizes, window=replace(window, pad=(0, left, 0, right)), ih=ih)
 
 
-def _best(layer: LayerOp, rows: int, arch: Arch) -> Nest:
+def best_of_stripe(layer: LayerOp, rows: int, arch: Arch) -> Nest:
     """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
     result = searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None))

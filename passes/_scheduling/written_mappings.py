@@ -14,7 +14,7 @@ from cnncc.dialects._notation import NotationError
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding
 from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.model.register_files import MACHINE_ORDER
+from cnncc.model.register_files import MACHINE_ORDER, lanes_order
 from cnncc.passes._programs.layer_transfers import is_one_slice
 from cnncc.passes._scheduling.array_fit import file_problems, space_problems
 from cnncc.passes._scheduling.glb_words import (
@@ -101,8 +101,9 @@ def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
     buffers = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     wanted = [operand for operand in IN_REGISTER_FILES if operand == "ifmap" or shape.is_mac]
     stages = [*mapping.stages, *(Stage(each, "rf", box, buffers[each]) for each in wanted if each not in there)]
-    order = MACHINE_ORDER[shape.channelwise]
     kept = mapping.loops[box:]
+    lanes = "".join(loop.dim for loop in kept if loop.on)
+    order = lanes_order(lanes) if len(lanes) > 1 else MACHINE_ORDER[shape.channelwise]
     if all(loop.keep and loop.step == 1 and loop.dim in order for loop in kept):
         kept = tuple(sorted(kept, key=lambda loop: order.index(loop.dim)))
     return _mapping((*mapping.loops[:box], *kept), stages)

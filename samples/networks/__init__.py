@@ -31,6 +31,7 @@ SAMPLES = {
     "alexnet": Sample("AlexNet without groups and normalisation", plain.alexnet, 224, 57),
     "vgg16": Sample("VGG-16", plain.vgg16, 224, 32),
     "vgg19-conv3_1": Sample("VGG-19 from conv1_1 to conv3_1, with pools", plain.vgg19_head, 224, 8),
+    "nin": Sample("NiN, convolutions and a mean", plain.nin, 224, 55),
     "resnet20": Sample("ResNet-20 for CIFAR, shortcuts without weights", plain.resnet20, 32, 8),
     "resnet50": Sample("ResNet-50", plain.resnet50, 224, 32),
     "mobilenet": Sample("MobileNet (v1), with ReLU6", plain.mobilenet, 224, 32),

@@ -1,4 +1,4 @@
-"""Networks written out layer by layer: AlexNet, VGG-16, ResNet-20, ResNet-50, MobileNet, FSRCNN.
+"""Networks written out layer by layer: AlexNet, VGG-16, NiN, ResNet-20, ResNet-50, MobileNet, FSRCNN.
 
 Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`, but for FSRCNN. Batch norms follow their
 convolution, which then has no bias.
@@ -73,9 +73,10 @@ class Builder:
         self.weights.append(about(0.25, f"{x}.slope", (1,)))
         return self.node("PRelu", [x, f"{x}.slope"], f"{x}.prelu", self.channels[x])
 
-    def max_pool(self, x: str, label: str, kernel: int, stride: int, pad: int = 0) -> str:
-        """Max pooling with square windows."""
+    def max_pool(self, x: str, label: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False) -> str:
+        """Max pooling with square windows. ceil: a last window that begins inside the image counts, too."""
         window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+        window |= {"ceil_mode": 1} if ceil else {}
         return self.node("MaxPool", [x], label, self.channels[x], **window)
 
     def more_channels(self, x: str, label: str, channels: int) -> str:
@@ -156,6 +157,27 @@ def vgg16(size: int) -> Network:
             x = net.relu(net.conv(x, f"conv{stage}_{layer}", k, 3, pad=1))
         x = net.max_pool(x, f"pool{stage}", 2, 2)
     return _classifier(net, x, size // 32)
+
+
+def nin(size: int) -> Network:
+    """NiN for ImageNet: four convolutions, two convolutions of 1x1 after each, and a mean of the last maps.
+
+    Source: Lin et al., "Network In Network", 2014; layer shapes are those of the authors' Caffe model, whose pools
+    round their sizes up, without dropout.
+    """
+    net, x = Builder("nin", size), "image"
+    stages = (
+        (1, 11, 4, 0, (96, 96, 96)),
+        (2, 5, 1, 2, (256, 256, 256)),
+        (3, 3, 1, 1, (384, 384, 384)),
+        (4, 3, 1, 1, (1024, 1024, 1000)),
+    )
+    for stage, kernel, stride, pad, (k, first, second) in stages:
+        x = net.max_pool(x, f"pool{stage - 1}", 3, 2, ceil=True) if stage > 1 else x
+        x = net.relu(net.conv(x, f"conv{stage}", k, kernel, stride, pad))
+        x = net.relu(net.conv(x, f"cccp{2 * stage - 1}", first, 1))
+        x = net.relu(net.conv(x, f"cccp{2 * stage}", second, 1))
+    return net.done(net.mean(x))
 
 
 def vgg19_head(size: int) -> Network:

@@ -31,7 +31,7 @@ def check_banks(cores: Sequence[Core], arch: Arch) -> None:
     users: dict[tuple[str, int], tuple[int, Leaf]] = {}
     words = ceil_div(arch.glb.words, arch.glb.banks)
     for core in cores:
-        for leaf, how, (low, high) in _SpanWalk(core.arch).run(core.tree):
+        for leaf, how, (low, high) in spans_of(core):
             for bank in range(max(0, low) // words, min(high, arch.glb.words - 1) // words + 1):
                 number, first = users.setdefault((how, bank), (core.number, leaf))
                 if (number, first.instruction.spec.engine) != (core.number, leaf.instruction.spec.engine):
@@ -40,6 +40,11 @@ def check_banks(cores: Sequence[Core], arch: Arch) -> None:
                         f"{_name(number, first)} and by {_name(core.number, leaf)}: a bank is {how} by one engine of "
                         f"one core (glb.banks, CORE-5)"
                     )
+
+
+def spans_of(core: Core) -> Iterator[tuple[Leaf, str, Span]]:
+    """The instructions of a core that use the GLB: how, and the words between the least and the greatest address."""
+    return _SpanWalk(core.arch).run(core.tree)
 
 
 def _name(core: int, leaf: Leaf) -> str:
@@ -88,7 +93,7 @@ class _SpanWalk:
             case Kind.LOAD:
                 pattern = [(inst.term(f"term{i}"), inst.number(f"extent{i}") - 1) for i in range(4)]
                 descriptor = self._descriptor(inst, "desc")
-                yield READS, self._span(descriptor, inst, [*pattern, *_pes(inst)], "offset", inside=True)
+                yield READS, self._span(descriptor, inst, [*pattern, *pe_terms(inst)], "offset", inside=True)
             case Kind.COMMIT:
                 yield from self._commit(inst)
             case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT | Kind.CORE | Kind.ROUTE:
@@ -102,7 +107,7 @@ class _SpanWalk:
         return self.descriptors.setdefault(inst.number(name), Descriptor())
 
     def _commit(self, inst: Instruction) -> Iterator[tuple[str, Span]]:
-        terms = [*_pes(inst), *((inst.term(f"{name}_term"), inst.number(f"{name}s") - 1) for name in EXTENTS)]
+        terms = [*pe_terms(inst), *((inst.term(f"{name}_term"), inst.number(f"{name}s") - 1) for name in EXTENTS)]
         yield WRITES, self._span(self._descriptor(inst, "desc"), inst, terms, "offset")
         if inst.text("source") == "glb":
             yield READS, self._span(self._descriptor(inst, "operand"), inst, terms, "offset")
@@ -125,7 +130,7 @@ class _SpanWalk:
         descriptor = self._descriptor(inst, "params")
         words = (self.unit.bias + self.unit.scale) * self.arch.words_per_param
         low, high = self._linear(descriptor, inst.number("param") * words)
-        first, last = _reach([(term.step, most) for term, most in terms if term.axis == "k"])
+        first, last = reach([(term.step, most) for term, most in terms if term.axis == "k"])
         return low + first * words, high + (last + 1) * words - 1
 
     def _span(self, descriptor: Descriptor, inst: Instruction, terms: Terms, offset: str, inside: bool = False) -> Span:
@@ -135,9 +140,9 @@ class _SpanWalk:
         loops = [(term, self.last[register]) for (register, linear), term in descriptor.steps.items() if not linear]
         for axis, start in starts.items():
             assert isinstance(start, int)
-            low, high = _reach([(term.step, most) for term, most in (*terms, *loops) if term.axis == axis])
+            low, high = reach([(term.step, most) for term, most in (*terms, *loops) if term.axis == axis])
             ends[axis] = start + low, start + high
-        more = _reach([(term.step, most) for term, most in terms if term.axis == "lin"])
+        more = reach([(term.step, most) for term, most in terms if term.axis == "lin"])
         if inside and descriptor.height:
             ends |= {axis: _cut(ends[axis], size) for axis, size in (("y", descriptor.height), ("x", descriptor.width))}
         ends |= {axis: _ring(ends[axis], size) for axis, size in (("y", descriptor.ring_y), ("x", descriptor.ring_x))}
@@ -148,7 +153,7 @@ class _SpanWalk:
     def _linear(self, descriptor: Descriptor, offset: int) -> Span:
         """base + (offset + linear terms of the loops) mod wrap."""
         steps = [(term.step, self.last[register]) for (register, linear), term in descriptor.steps.items() if linear]
-        low, high = _reach(steps)
+        low, high = reach(steps)
         grid = gcd(descriptor.wrap, *(step for step, most in steps if most))  # all offsets are as far apart
         low, high = _ring((offset + low, offset + high), descriptor.wrap, grid)
         return descriptor.base + low, descriptor.base + high
@@ -162,7 +167,7 @@ def _sets(nodes: Sequence[Node]) -> bool:
     )
 
 
-def _pes(inst: Instruction) -> Terms:
+def pe_terms(inst: Instruction) -> Terms:
     """The four terms of PEs (DESC-4)."""
     terms: list[tuple[FieldTerm, int]] = []
     for side in ("row", "col"):
@@ -171,7 +176,7 @@ def _pes(inst: Instruction) -> Terms:
     return terms
 
 
-def _reach(steps: Sequence[tuple[int, int]]) -> Span:
+def reach(steps: Sequence[tuple[int, int]]) -> Span:
     """The least and the greatest sum of step * index, each index from 0 to its greatest."""
     return sum(min(0, step * most) for step, most in steps), sum(max(0, step * most) for step, most in steps)
 

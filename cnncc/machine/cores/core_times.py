@@ -13,8 +13,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cnncc.isa.table import CHANGING_SETTINGS
 from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, is_over_frames, run_frame
 from cnncc.machine.cores.programs import Core, Semaphore, wiring_of
+from cnncc.machine.cores.ring_rows import Ring, RingNotes, ring_peaks, ring_uses
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Key, merged, start_state
 from cnncc.machine.times.paths import CAUSES, CHANNEL_CAUSES
@@ -54,10 +56,11 @@ class FrameTimes:
 
 @dataclass(frozen=True)
 class CoresTimes:
-    """The cycles of each core, and the times of frames."""
+    """The cycles of each core, the times of frames, and by ring the most rows that wait in it."""
 
     cores: Sequence[CoreCycles]
     frames: FrameTimes
+    rings: Mapping[Ring, int]
 
 
 class EngineRun(NamedTuple):
@@ -78,9 +81,16 @@ class CoreTimes(CoreWalk[int]):
     """
 
     def __init__(
-        self, core: Core, tokens: SharedTokens[int], simulation: Simulation, timeline: list[EngineRun] | None = None
+        self,
+        core: Core,
+        tokens: SharedTokens[int],
+        simulation: Simulation,
+        uses: Mapping[int, tuple[Ring, int]],
+        timeline: list[EngineRun] | None = None,
     ) -> None:
-        super().__init__(core, tokens, all_loops=timeline is not None)
+        settings = {leaf.index for leaf, _ in core.leaves if uses and leaf.instruction.spec.kind in CHANGING_SETTINGS}
+        super().__init__(core, tokens, all_loops=timeline is not None, seen=settings | uses.keys())
+        self.rings = RingNotes(uses)
         self.timeline = timeline
         self.simulation = simulation
         self.piece = TimedPiece(simulation, start_state(core.arch), 0)
@@ -119,6 +129,9 @@ class CoreTimes(CoreWalk[int]):
     def _note(self, leaf: Leaf) -> None:
         """Note what decides which frame a transfer belongs to (CORE-8), and when results are in DRAM."""
         inst = leaf.instruction
+        self.rings.set(inst)
+        if leaf.index in self.rings.uses:
+            self.rings.note(leaf, self.index, self.piece.clock.last_done(inst.spec.engine))
         if self.timeline is not None and (engine := inst.spec.engine) in ENGINES:
             run = self.piece.clock.last_run(engine)
             self.timeline.append(EngineRun(self.core.number, engine, leaf.index, inst.spec.name, *run))
@@ -196,14 +209,15 @@ def simulate_cores(
     """
     tokens = SharedTokens[int](wiring_of(cores))
     walks: list[CoreTimes] = []
-    for core in cores:
+    for core, uses in zip(cores, ring_uses(cores), strict=True):
         own = layers_of(core, layers)
         idles = causes and bool(core.arch.rows)
         simulation = Simulation(core.tree, core.arch, own, limit_cycles, limit_steps, idles, constant_words)
-        walks.append(CoreTimes(core, tokens, simulation, timeline))
+        walks.append(CoreTimes(core, tokens, simulation, uses, timeline))
     period = _run(walks, tokens, pick)
     counted = [walk.result(layers_of(walk.core, layers)) for walk in walks]
-    return CoresTimes(counted, FrameTimes(walks[0].results.get(0, 0), period))
+    peaks = ring_peaks([walk.rings for walk in walks])
+    return CoresTimes(counted, FrameTimes(walks[0].results.get(0, 0), period), peaks)
 
 
 @dataclass(frozen=True)
@@ -267,6 +281,7 @@ def _skip(
         walk.piece.clock.delay(times * cycles, more, times)
         if walk.frames is not None:
             walk.index[walk.frames.register] += times * frames
+        walk.rings.skipped = times * frames, times * cycles
     tokens.change(lambda time: time + times * cycles)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from cnncc.arch.model import LOOP_REGISTERS
@@ -76,8 +76,11 @@ class CoreWalk(ABC, Generic[T]):
         at_frame     whether an iteration over frames is about to begin
     """
 
-    def __init__(self, core: Core, tokens: SharedTokens[T], *, all_loops: bool = False) -> None:
-        self.core, self.tokens, self._all_loops = core, tokens, all_loops
+    def __init__(
+        self, core: Core, tokens: SharedTokens[T], *, all_loops: bool = False, seen: Container[int] = ()
+    ) -> None:
+        """seen: the instructions that have to be seen each time."""
+        self.core, self.tokens, self._all_loops, self._seen = core, tokens, all_loops, seen
         self.index = [0] * LOOP_REGISTERS
         self.first = self.last = ALL_LOOPS
         self.at: Leaf | None = None
@@ -133,6 +136,8 @@ class CoreWalk(ABC, Generic[T]):
 
     def _is_seen(self, leaf: Leaf) -> bool:
         inst = leaf.instruction
+        if leaf.index in self._seen:
+            return True
         return self._uses_tokens(leaf) or (inst.spec.kind is Kind.DMA and inst.text("direction") == "out")
 
     def _uses_tokens(self, leaf: Leaf) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, core_arch
 from cnncc.errors import Refusal
 from cnncc.isa.codec import check_structure, has_cores
 from cnncc.isa.table import Instruction
@@ -68,12 +68,6 @@ def _leaves(nodes: Sequence[Node], depth: int) -> Iterator[tuple[Leaf, int]]:
             yield node, depth
 
 
-def core_arch(arch: Arch, head: Instruction) -> Arch:
-    """The array as the program of a core sees it: its region, and its own port of the GLB (CORE-1, CORE-5)."""
-    glb = replace(arch.glb, words_per_cycle=arch.cores.words_per_cycle or arch.glb.words_per_cycle)
-    return replace(arch, rows=head.number("rows"), cols=head.number("cols"), glb=glb)
-
-
 def has_frames(instructions: Sequence[Instruction]) -> bool:
     """Whether a program runs over frames: its images are records, one after the other (CORE-8)."""
     if not has_cores(instructions):
@@ -94,7 +88,8 @@ def cores_of(instructions: Sequence[Instruction], arch: Arch, frames: int = 1) -
     for at, inst in enumerate(instructions):
         if inst.spec.kind is Kind.HALT:
             part = instructions[first : at + 1]
-            cores.append(Core(len(cores), tree_of(part, first, address, frames), core_arch(arch, part[0])))
+            own = core_arch(arch, part[0].number("rows"), part[0].number("cols"))
+            cores.append(Core(len(cores), tree_of(part, first, address, frames), own))
             first, address = at + 1, address + sum(each.spec.words for each in part)
     return cores
 

@@ -98,7 +98,7 @@ def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
     terms = {
         "glb_port": ceil_div(words * len(positions), arch.glb.words_per_cycle),
         "row_bus": in_row * ceil_div(words, arch.bus.burst_words),
-        "write_port": words,
+        "write_port": ceil_div(words, arch.pe.words_per_cycle),
     }
     cause = max(terms, key=terms.__getitem__)
     return Occupancy(terms[cause], arch.bus.latency_cycles, ((cause, terms[cause]),), "row_bus")

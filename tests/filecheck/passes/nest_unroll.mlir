@@ -43,7 +43,7 @@
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=diagonals layer=conv0}' 2>&1 | filecheck %s --check-prefix AXIS
 // AXIS: cnncc: nest-unroll: layer 'conv0': the array has rows, cols, lanes, not 'diagonals'
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=lanes layer=conv0}' 2>&1 | filecheck %s --check-prefix LANES
-// LANES: cnncc: nest-unroll: layer 'conv0': loop h on lanes: there is one, over k, c, r or s, inside all loops on other axes (NEST-6)
+// LANES: cnncc: nest-unroll: layer 'conv0': loops h on lanes: there is one over k, or one each over some of c, r, s (NEST-6)
 
 // A dim of one index has no loop.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=n axis=rows layer=conv0}' 2>&1 | filecheck %s --check-prefix NONE

@@ -1,0 +1,29 @@
+"""What a user is told of layers side by side: the PEs of each core, and how often a frame is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cnncc.arch.model import Arch
+from cnncc.model.cores_plan import CoresPlan
+from cnncc.model.cores_schedule import predicted_frames
+
+FRAMES = 24  # of the run that shows the steady state
+
+
+def cores_text(plan: CoresPlan, arch: Arch) -> Iterator[str]:
+    """Lines for the report of `compile`."""
+    places = [f"{place.rows} x {place.cols} PEs at {place.row0},{place.col0}" for place in plan.regions]
+    names = [group.group[0].label if len(group.group) == 1 else group.label for group in plan.groups]
+    keeps = [f", {channel.keeps} rows to the next" for channel in plan.channels]
+    for name, place, rows in zip(names, places, (*keeps, ""), strict=True):
+        yield f"  core     {name}: {place}{rows}"
+    used = sum(place.rows * place.cols for place in plan.regions)
+    run = predicted_frames(plan, arch, FRAMES)
+    pes = f"{used} of {arch.rows * arch.cols} PEs"
+    if run.period is None:
+        yield f"  frames   {pes}; no steady state within {FRAMES} frames"
+        return
+    cycles = run.period.cycles / run.period.frames
+    rate = f", {arch.clock_mhz * 10**6 / cycles:,.1f} a second at {arch.clock_mhz} MHz" if arch.clock_mhz else ""
+    yield f"  frames   {pes}; one in {cycles:,.0f} cycles{rate}; the first one after {run.first:,}"

@@ -1,0 +1,152 @@
+"""A `nest.cores`, run on integers: cores that go on by tokens, in any order, with channels between them.
+
+Core 0 brings images and takes results away, two buffers each. Each slot of a ring knows its image and row. So a token
+too many or a channel too small is noticed where a row is read, or where no core can go on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cnncc.dialects._channels import BUFFERS, Channel, EndTokens
+from cnncc.dialects.nest import CoresOp, channels_of, image_shape
+from cnncc.errors import Refusal
+from cnncc.eval._group_run import FrameRing, GroupRun, Member
+from cnncc.eval._lanes import Ints
+from cnncc.weights import Array
+
+Order = Callable[[Sequence[int]], int]  # of the numbers of the cores that can go on, the one that does
+IMAGE, RESULT = "image", "result"
+
+
+def first_ready(ready: Sequence[int]) -> int:
+    """The first of the cores that can go on."""
+    return ready[0]
+
+
+class _Turn(NamedTuple):
+    """What a core does next: what it takes, does and gives. Tokens are of `full` or free slots of a named ring."""
+
+    takes: Sequence[str]
+    act: Callable[[], None]
+    gives: Sequence[str]
+
+
+def _full(name: str) -> str:
+    return f"rows of {name}"
+
+
+def _free(name: str) -> str:
+    return f"space for {name}"
+
+
+class CoresRun:
+    """Cores side by side, run. The images of all batches are frames."""
+
+    def __init__(
+        self, cores: CoresOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints], order: Order
+    ) -> None:
+        """values: the integers of what stands before. Raises Refusal for a deadlock, or a row that is gone."""
+        self.cores, self.channels = cores, channels_of(cores)
+        entry = cores.groups()[0].layers()[0].ifmap
+        self.images = values[entry].reshape(-1, *image_shape(entry.type)[1:])
+        frames = len(self.images)
+        image, result = (_buffers(name, value) for name, value in ((IMAGE, entry), (RESULT, cores.outputs[0])))
+        rings = [_ring(channel, op.value) for channel, op in zip(self.channels, cores.channels(), strict=True)]
+        self.outputs = np.zeros((frames, *image_shape(cores.outputs[0].type)[1:]), np.int64)
+        self.groups = list[GroupRun]()
+        for number, group in enumerate(cores.groups()):
+            first, last = group.layers()[0], group.layers()[-1]
+            outside = {first.ifmap: (image, *rings)[number], last.result: (*rings, result)[number]}
+            self.groups.append(GroupRun(group, symbols, outside, 1, frames))
+        self.tokens = Counter({_free(IMAGE): BUFFERS, _free(RESULT): BUFFERS})
+        self.tokens.update({_free(channel.label): channel.primed for channel in self.channels})
+        programs = [self._dma(image, result), *(self._core(number) for number in range(len(self.groups)))]
+        try:
+            self._run(programs, order)
+        except Refusal as refusal:
+            raise Refusal(f"nest.cores '{cores.label.data}': {refusal}") from refusal
+
+    def _run(self, programs: Sequence[Iterator[_Turn]], order: Order) -> None:
+        waiting = {number: turn for number, program in enumerate(programs) if (turn := next(program, None))}
+        while waiting:
+            ready = [number for number, turn in waiting.items() if not self._missing(turn)]
+            if not ready:
+                labels = ["core 0", *(f"core {group.label.data}" for group in self.cores.groups())]
+                what = (f"{labels[number]} waits for {self._missing(turn)}" for number, turn in waiting.items())
+                raise Refusal(f"deadlock: {', '.join(what)}")
+            number = order(ready)
+            turn = waiting.pop(number)
+            self.tokens.subtract(turn.takes)
+            turn.act()
+            self.tokens.update(turn.gives)
+            if (following := next(programs[number], None)) is not None:
+                waiting[number] = following
+
+    def _missing(self, turn: _Turn) -> str | None:
+        return next((token for token in turn.takes if not self.tokens[token]), None)
+
+    def _dma(self, image: FrameRing, result: FrameRing) -> Iterator[_Turn]:
+        """Core 0: the image of a frame, and the result of the frame `lag` before."""
+        frames, lag = len(self.images), self.cores.lag.value.data
+
+        def bring(frame: int) -> None:
+            image.write(frame, 0, self.images[frame][None])
+
+        def leave(frame: int) -> None:
+            self.outputs[frame] = result.read(frame, 0, result.height)[0]
+
+        for frame in range(frames + lag):
+            if frame < frames:
+                yield _Turn([_free(IMAGE)], partial(bring, frame), [_full(IMAGE)])
+            if frame >= lag:
+                yield _Turn([_full(RESULT)], partial(leave, frame - lag), [_free(RESULT)])
+
+    def _core(self, number: int) -> Iterator[_Turn]:
+        """The stripes of a core. A stripe takes its tokens before it reads, and gives its own when it is written."""
+        run, last = self.groups[number], len(self.groups) - 1
+        before = self.channels[number - 1] if number else None
+        behind = self.channels[number] if number < last else None
+        source, target = before.label if before else IMAGE, behind.label if behind else RESULT
+        first, final = run.members[0], run.members[-1]
+        reads = EndTokens(before.full.takes, before.free.gives) if before else _whole(first)
+        writes = EndTokens(behind.free.takes, behind.full.gives) if behind else _whole(final)
+        for section in run.sections():
+            _, member, stripe = section
+            takes, gives = list[str](), list[str]()
+            if member is first:
+                takes += [_full(source)] * (stripe in reads.takes)
+                gives += [_free(source)] * (stripe in reads.gives)
+            if member is final:
+                takes += [_free(target)] * (stripe in writes.takes)
+                gives += [_full(target)] * (stripe in writes.gives)
+            yield _Turn(takes, partial(run.run, section), gives)
+
+    def results(self) -> list[Ints]:
+        """The results of all frames."""
+        return [self.outputs.reshape(len(self.outputs), *self.cores.outputs[0].type.get_shape()[1:])]
+
+    def trace(self) -> dict[str, Ints]:
+        """All rows of every layer that has a key, by that key."""
+        return {key: rows for group in self.groups for key, rows in group.trace().items()}
+
+
+def _whole(member: Member) -> EndTokens:
+    """Of a layer that reads a whole image, or writes a whole result."""
+    return EndTokens(frozenset({0}), frozenset({member.count - 1}))
+
+
+def _buffers(name: str, value: SSAValue) -> FrameRing:
+    _, channels, rows, cols = image_shape(value.type)
+    return FrameRing(name, (channels, rows, cols), BUFFERS * rows)
+
+
+def _ring(channel: Channel, value: SSAValue) -> FrameRing:
+    _, channels, rows, cols = image_shape(value.type)
+    return FrameRing(channel.label, (channels, rows, cols), channel.ring)

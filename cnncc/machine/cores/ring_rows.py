@@ -1,0 +1,145 @@
+"""Rows in the rings between cores: written by one core, and not yet read by the next one (CHANNEL-5 of docs/cores.md).
+
+A ring is what commits of one core write and loads of another core read. A *step* of a core is an iteration of a loop
+that stands directly in its loop over frames. Its rows are written when its last commit to the ring is done. It is done
+with rows, and so with all before the first one that a later step of the frame reads, when its last load is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
+from cnncc.machine.cores.banks import pe_terms, reach, spans_of
+from cnncc.machine.cores.programs import Core
+from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.times.durations import EXTENTS, ceil_div
+from cnncc.machine.values.addresses import Descriptor
+
+Ring = tuple[int, int]  # the core that writes, the core that reads
+
+
+class RingStep(NamedTuple):
+    """A step of a frame: the rows from `low` to `end`, and when they are written (read)."""
+
+    frame: int
+    low: int
+    end: int
+    done: int
+
+
+@dataclass
+class RingNotes:
+    """What one core does with rings, as it goes on.
+
+    - uses: by instruction, its ring, and the loop of the steps that it is in
+    - skipped: frames and cycles that were multiplied and are left out here
+    """
+
+    uses: Mapping[int, tuple[Ring, int]] = field(default_factory=dict[int, tuple[Ring, int]])
+    skipped: tuple[int, int] = (0, 0)
+    steps: dict[Ring, list[RingStep]] = field(default_factory=dict[Ring, list[RingStep]])
+    descriptors: dict[int, Descriptor] = field(default_factory=dict[int, Descriptor])
+    step: tuple[object, ...] = ()
+
+    def set(self, inst: Instruction) -> None:
+        """A descriptor, or a step of one."""
+        if inst.spec.kind is Kind.DESC:
+            self.descriptors[inst.number("id")] = Descriptor.of(inst)
+        elif inst.spec.kind is Kind.STEP:
+            term, descriptor = inst.term("by"), self.descriptors.setdefault(inst.number("id"), Descriptor())
+            descriptor.steps[inst.number("loop"), term.axis == "lin"] = term
+
+    def note(self, leaf: Leaf, index: Sequence[int], done: int) -> None:
+        """One of these instructions, which is done then. index: of each loop."""
+        ring, loop = self.uses[leaf.index]
+        descriptor = self.descriptors.get(leaf.instruction.number("desc"), Descriptor())
+        rows = _rows(leaf.instruction, descriptor, index)
+        frame, step = index[0] - self.skipped[0], (ring, loop, index[0], index[1])
+        steps, own = self.steps.setdefault(ring, []), RingStep(frame, *rows, done - self.skipped[1])
+        if step == self.step:
+            last = steps.pop()
+            rows = [each for each in (last, own) if each.low < each.end] or [own]
+            own = own._replace(low=min(each.low for each in rows), end=max(each.end for each in rows))
+        self.step = step
+        steps.append(own)
+
+
+def _rows(inst: Instruction, descriptor: Descriptor, index: Sequence[int]) -> tuple[int, int]:
+    """The rows of the image that an instruction uses, from the first one to behind the last one."""
+    if inst.spec.kind is Kind.LOAD:
+        terms = [(inst.term(f"term{i}"), inst.number(f"extent{i}") - 1) for i in range(4)]
+    else:
+        terms = [(inst.term(f"{name}_term"), inst.number(f"{name}s") - 1) for name in EXTENTS]
+    low, high = reach([(term.step, most) for term, most in (*terms, *pe_terms(inst)) if term.axis == "y"])
+    steps = ((term.step, index[register]) for (register, _), term in descriptor.steps.items() if term.axis == "y")
+    first = inst.number("y") + sum(step * at for step, at in steps)
+    return max(0, first + low), min(first + high + 1, descriptor.height or first + high + 1)
+
+
+def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Ring, int]]]:
+    """By core: the instructions that write rings and read them, with the loop of the steps around each."""
+    glb = cores[0].arch.glb
+    words = ceil_div(glb.words, glb.banks)
+    banks: dict[Kind, dict[int, list[tuple[int, Leaf]]]] = {Kind.COMMIT: {}, Kind.LOAD: {}}
+    for core in cores:
+        for leaf, how, (low, high) in spans_of(core):
+            kind = leaf.instruction.spec.kind
+            if (kind, how) in ((Kind.COMMIT, "written"), (Kind.LOAD, "read")):
+                for bank in range(max(0, low) // words, min(high, glb.words - 1) // words + 1):
+                    banks[kind].setdefault(bank, []).append((core.number, leaf))
+    uses: list[dict[int, tuple[Ring, int]]] = [{} for _ in cores]
+    loops = [dict(_loops_of_steps(core.tree)) for core in cores]
+    for bank, writes in banks[Kind.COMMIT].items():
+        reads = banks[Kind.LOAD].get(bank, [])
+        for writer, reader in {(w, r) for w, _ in writes for r, _ in reads if w != r}:
+            for core, leaf in (*writes, *reads):
+                if core in (writer, reader) and leaf.index in loops[core]:
+                    uses[core][leaf.index] = (writer, reader), loops[core][leaf.index]
+    return uses
+
+
+def _loops_of_steps(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
+    """(instruction, loop) of all that stands in loops directly in loops over frames."""
+    for frames in nodes:
+        if isinstance(frames, LoopNode) and frames.head.instruction.number("frames"):
+            for loop in frames.body:
+                if isinstance(loop, LoopNode):
+                    yield from ((leaf.index, loop.first) for leaf in _leaves(loop.body))
+
+
+def _leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            yield from _leaves(node.body)
+        else:
+            yield node
+
+
+def ring_peaks(notes: Sequence[RingNotes]) -> dict[Ring, int]:
+    """The most rows of each ring that are written and not yet read. In one cycle, rows are read first."""
+    rings = sorted({ring for own in notes for ring in own.steps})
+    return {
+        (writer, reader): _peak(notes[writer].steps[writer, reader], notes[reader].steps[writer, reader])
+        for writer, reader in rings
+        if all((writer, reader) in notes[core].steps for core in (writer, reader))
+    }
+
+
+def _peak(written: Sequence[RingStep], read: Sequence[RingStep]) -> int:
+    height = max(step.end for step in written)
+    events = [(step.done, 1, step.frame * height + step.end) for step in written]
+    for frame, steps in groupby(read, lambda step: step.frame):
+        low = height
+        for step in reversed(list(steps)):
+            events.append((step.done, 0, frame * height + low))
+            low = min(low, step.low) if step.low < step.end else low
+    most = there = gone = 0
+    for _, is_write, row in sorted(events):
+        there, gone = (max(there, row), gone) if is_write else (there, max(gone, row))
+        most = max(most, there - gone)
+    return most

@@ -1,0 +1,107 @@
+"""All counters of layers side by side, by the keys of docs/stats.md. No IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from cnncc.arch.model import Arch, core_arch
+from cnncc.dialects._channels import Region
+from cnncc.model.cores_plan import CoresPlan
+from cnncc.model.cores_schedule import PredictedFrames, predicted_frames
+from cnncc.model.group_schedule import GroupPlan
+from cnncc.model.operand_traffic import operand_traffic
+from cnncc.model.program_counts import (
+    FILES,
+    NOTHING,
+    Counts,
+    added,
+    busy_pe_cycles,
+    counters_of,
+    fetched,
+    file_peaks,
+    program_counts,
+    stored,
+)
+from cnncc.model.program_schedule import HostPart, Part
+from cnncc.model.timed_program import PredictedCycles
+
+
+def all_counts(parts: Sequence[Part], arch: Arch, causes: bool = True, frames: int = 1) -> Counts:
+    """The counters of a program; also of its layers, and of its cores where it has several.
+
+    frames: images that follow each other through cores. causes: see `program_cycles`.
+    """
+    plans = [part for part in parts if isinstance(part, CoresPlan)]
+    return cores_counts(plans[0], parts, arch, causes, frames) if plans else program_counts(parts, arch, causes)
+
+
+def cores_counts(plan: CoresPlan, parts: Sequence[Part], arch: Arch, causes: bool, frames: int) -> Counts:
+    """The counters of cores that run for so many frames."""
+    at = parts.index(plan)
+    hosts = tuple(sum(isinstance(part, HostPart) for part in side) for side in (parts[:at], parts[at + 1 :]))
+    timed = predicted_frames(plan, arch, frames, causes, (hosts[0], hosts[1]))
+    archs = [core_arch(arch, 0, 0), *(core_arch(arch, region.rows, region.cols) for region in plan.regions)]
+    words = [_group(group, own, frames) for group, own in zip(plan.groups, archs[1:], strict=True)]
+    weights = sum(fetch["words"]["dram_read"] for _, fetch in words)
+    of_dma = {
+        "weights": added([NOTHING, fetched(weights)]),
+        "frames": added([NOTHING, fetched(plan.image * frames), stored(plan.result * frames)]),
+    }
+    counts = [added(of_dma.values()), *(own for own, _ in words)]
+    for own, cycles, core in zip(counts, timed.cores, archs, strict=True):
+        own["idle_pe_cycles"] += cycles.compute * core.rows * core.cols
+    peaks: list[dict[str, int]] = [dict.fromkeys(FILES, 0), *map(_peaks, plan.groups, archs[1:])]
+    cores = [counters_of(*each) for each in zip(timed.cores, counts, peaks, archs, strict=True)]
+    regions = [Region(0, 0), *plan.regions]
+    highest = {file: max(peak[file] for peak in peaks) for file in FILES}
+    whole = counters_of(_together(timed), added(counts), highest, arch)
+    computing = sum(own.compute * core.rows * core.cols for own, core in zip(timed.cores, archs, strict=True))
+    whole["utilisation"]["compute"] = whole["macs"] / (computing * arch.pe.lanes) if computing else 0.0
+    layers = {
+        label: counters_of(cycles, of_dma[label], peaks[0], archs[0])
+        for label, cycles in timed.of_dma.items()
+    }  # fmt: skip
+    layers |= {group.label: core for group, core in zip(plan.groups, cores[1:], strict=True)}
+    period = timed.period
+    return {
+        **whole,
+        "frames": {"count": frames, "first": timed.first, "period": period._asdict() if period else None},
+        "channels": [{"from": at, "to": at + 1, "rows": rows} for at, rows in enumerate(timed.peaks, 1)],
+        "cores": [{**vars(region), **core} for region, core in zip(regions, cores, strict=True)],
+        "layers": layers,
+    }
+
+
+def _group(plan: GroupPlan, arch: Arch, frames: int) -> tuple[Counts, Counts]:
+    """What a core counts in so many frames, and what core 0 brings for it once. Its cycles of PEs are still missing."""
+    counts, busy, brought = [NOTHING], 0, list[Counts]()
+    for layer in plan.layers:
+        traffic = operand_traffic(layer.shape, layer.mapping, arch, layer.residual, layer.first)
+        busy += busy_pe_cycles(layer, arch, traffic)
+        counts.append(traffic.counters())
+        brought.append(fetched(traffic.of("dram_read")))
+    own = _times(added(counts), frames)
+    there = added([fetched(0), *brought])
+    own = added([own, _times(there, -frames), {"idle_pe_cycles": -busy * frames}])
+    return own, there
+
+
+def _peaks(plan: GroupPlan, arch: Arch) -> dict[str, int]:
+    peaks = [file_peaks(layer, arch) for layer in plan.layers]
+    return {file: max(peak[file] for peak in peaks) for file in FILES}
+
+
+def _times(counts: Counts, times: int) -> Counts:
+    scaled: Counts = {}
+    for key, value in counts.items():
+        scaled[key] = _times(cast("Counts", value), times) if isinstance(value, dict) else value * times
+    return scaled
+
+
+def _together(timed: PredictedFrames) -> PredictedCycles:
+    """The cycles of all cores: the total is the longest one, all others are sums."""
+    sums = {name: sum(getattr(core, name) for core in timed.cores) for name in ("compute", "load", "commit", "dma")}
+    stall = {cause: sum(core.stall.get(cause, 0) for core in timed.cores) for cause in timed.cores[-1].stall}
+    return replace(PredictedCycles(total=timed.total, stall=stall), **sums)

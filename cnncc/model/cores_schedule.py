@@ -1,0 +1,159 @@
+"""The programs of cores as records of a timeline, from their groups' shapes and mappings alone. No IR.
+
+Core 0 brings weights and images, and takes results away; the other cores run a group each, frame after frame.
+`core_steps.py` has their tokens. docs/model.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from cnncc.arch.model import Arch, core_arch
+from cnncc.dialects._channels import Channel
+from cnncc.model.core_steps import core_routes, first_tokens, weight_semaphores
+from cnncc.model.cores_plan import CoresPlan
+from cnncc.model.cores_timeline import READ, RESULT, WRITTEN, Period, TimedCore, cores_cycles
+from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.group_schedule import CoreSchedule, core_schedule
+from cnncc.model.layer_schedule import ChannelNotes, machine
+from cnncc.model.occupancy import transfer
+from cnncc.model.timed_program import (
+    ALWAYS,
+    ARRAY,
+    COMMIT,
+    DMA,
+    ENGINES,
+    HALVES,
+    LOAD,
+    Node,
+    Own,
+    PredictedCycles,
+    Task,
+    TimedLoop,
+    TimedSignal,
+    Token,
+    Wait,
+    repeat,
+)
+from cnncc.model.timeline import Timeline, cycles, idle_state
+from cnncc.model.transfers import tokens_of
+
+DESCRIPTORS = 2  # of a transfer: of the DRAM side and of the GLB side
+OF_FRAMES = 8  # descriptors of images and results, on both sides, each with a step from frame to frame
+WAIT_FOR_ALL = Wait(tuple(range(len(ENGINES))), 0)  # `halt`
+
+
+@dataclass(frozen=True)
+class PredictedFrames:
+    """The times of layers side by side, in a run of so many frames.
+
+    - cores: core 0 and the cores of groups
+    - of_dma: what core 0 does first, `weights`, and then, `frames`
+    - first: cycles until the results of the first frame are in DRAM
+    - period: (cycles, frames) in steady state; None if the run is too short for one to show
+    - peaks: by channel, the most rows that are written and not yet read
+    """
+
+    cores: Sequence[PredictedCycles]
+    of_dma: Mapping[str, PredictedCycles]
+    frames: int
+    total: int
+    first: int
+    period: Period | None
+    peaks: Sequence[int]
+
+
+def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, int] = (0, 0)) -> list[TimedCore]:
+    """The program of each core, for so many frames. hosts: segments of the host before and behind."""
+    groups = list[CoreSchedule]()
+    archs = [core_arch(arch, region.rows, region.cols) for region in plan.regions]
+    last = len(plan.groups) - 1
+    for number, (ends, own) in enumerate(zip(plan.ends, archs, strict=True)):
+        notes = ChannelNotes(READ if number > 0 else 0, WRITTEN if number < last else 0)
+        groups.append(core_schedule(plan.of_frames(number), own, ends, notes, frames))
+    routes = core_routes([group.waits for group in groups])
+    tokens = first_tokens(plan.rings, plan.lag)
+    bodies = [_dma(plan, groups, arch, frames, hosts)]
+    bodies += [(group.frames, Wait((LOAD, ARRAY, COMMIT))) for group in groups]
+    cores = list[TimedCore]()
+    for own, own_routes, own_tokens, body in zip([arch, *archs], routes, tokens, bodies, strict=True):
+        signals = [TimedSignal(HALVES + semaphore, count) for semaphore, count in own_tokens.items()]
+        program = (Own(1 + len(own_routes)), *signals, *body, WAIT_FOR_ALL)
+        targets = dict[int, list[tuple[int, int]]]()
+        for route in own_routes:
+            targets.setdefault(HALVES + route.semaphore, []).append((route.core, HALVES + route.to))
+        cores.append(TimedCore(program, machine(own), targets, idles=bool(cores)))
+    return cores
+
+
+def _dma(
+    plan: CoresPlan, groups: Sequence[CoreSchedule], arch: Arch, frames: int, hosts: tuple[int, int]
+) -> tuple[Node, ...]:
+    """What core 0 does: weights and params of all groups, then images in and results out."""
+    nodes = list[Node](_hosts(hosts[0]))
+    for group, semaphore in zip(groups, weight_semaphores(len(groups)), strict=True):
+        for transfers in group.transfers:
+            # A core has one semaphore for its weights, which core 0 gives by a number of its own.
+            own = [task._replace(gives=tuple(Token(HALVES + semaphore) for _ in task.gives)) for task in transfers]
+            nodes += [Own(DESCRIPTORS * len(own)), *own]
+    image = _moved("activations", plan.image, arch, Semaphore.INPUT_FREE, Semaphore.IFMAP_FULL)
+    result = _moved("results", plan.result, arch, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
+    result = result._replace(gives=(*result.gives, Token(RESULT, ALWAYS)))
+    loop = repeat(frames + plan.lag, 1, (image, result), over_frames=True)
+    return (*nodes, Own(OF_FRAMES), loop, Wait((DMA,)), *_hosts(hosts[1]))
+
+
+def _hosts(segments: int) -> Iterator[Node]:
+    return (Wait(tuple(range(len(ENGINES)))) for _ in range(segments))
+
+
+def _moved(what: str, words: int, arch: Arch, takes: Semaphore, gives: Semaphore) -> Task:
+    return transfer(what, words, arch, tokens_of(takes), tokens_of(gives))
+
+
+def predicted_frames(
+    plan: CoresPlan, arch: Arch, frames: int, causes: bool = False, hosts: tuple[int, int] = (0, 0)
+) -> PredictedFrames:
+    """The times of a run of so many frames. causes: with stalls by cause, which takes longer."""
+    cores = cores_schedule(plan, arch, frames, hosts)
+    timed = cores_cycles(cores, arch.cores.latency_cycles, causes)
+    peaks = [
+        peak(channel, timed.noted[number, WRITTEN], timed.noted[number + 1, READ])
+        for number, channel in enumerate(plan.rings, 1)
+    ]
+    return PredictedFrames(
+        timed.cores,
+        _of_dma(cores[0], timed.cores[0]),
+        frames,
+        timed.total,
+        timed.noted[0, RESULT][plan.lag],
+        timed.period,
+        peaks,
+    )
+
+
+def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycles]:
+    """The cycles of core 0 until all weights are on their way, and those behind."""
+    before = core.nodes[: next(at for at, node in enumerate(core.nodes) if isinstance(node, TimedLoop)) - 1]
+    if not any(isinstance(node, Task) for node in before):
+        return {"frames": whole}
+    weights = cycles(before, Timeline(core.machine, before).run(idle_state(core.machine)).elapsed, {})
+    rest = replace(whole, total=whole.total - weights.total, dma=whole.dma - weights.dma)
+    return {"weights": weights, "frames": rest}
+
+
+def peak(channel: Channel, written: Sequence[int], read: Sequence[int]) -> int:
+    """The most rows of a channel that are written and not yet read.
+
+    written, read: when the last commit of each stripe of its producer is done, and the last load of each of its
+    consumer, frame after frame. In one cycle rows are read first.
+    """
+    producer, consumer = channel.producer, channel.consumer
+    ends = [producer.start(stripe + 1) - producer.start(stripe) for stripe in range(producer.stripes)]
+    gone = [0, *(channel.read_after(stripe) for stripe in range(consumer.stripes))]
+    freed = [after - before for before, after in zip(gone, gone[1:], strict=False)]
+    changes = [(time, 0, -freed[at % len(freed)]) for at, time in enumerate(read)]
+    changes += [(time, 1, ends[at % len(ends)]) for at, time in enumerate(written)]
+    return max(accumulate((rows for _, _, rows in sorted(changes)), initial=0))

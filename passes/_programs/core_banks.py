@@ -1,0 +1,110 @@
+"""The words of the GLB that the tensors of several cores take, in banks of their own (CORE-5). No pass.
+
+A bank has one engine of one core that reads it, and one that writes it. Tensors that the same engines read and write
+lie one after the other; the next ones begin in the next bank. They lie there for the whole run, as all cores run at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import ceil
+
+from xdsl.ir import Operation
+
+from cnncc.dialects import array as A
+from cnncc.errors import Refusal
+
+READS, WRITES = "read", "written"
+MOST_NAMED = 3
+
+
+@dataclass
+class _Users:
+    """The engines that read a tensor and those that write it, as texts: `load of core conv1`."""
+
+    read: set[str] = field(default_factory=set[str])
+    written: set[str] = field(default_factory=set[str])
+
+    def of(self, how: str) -> set[str]:
+        """Those that read it, or that write it."""
+        return self.read if how == READS else self.written
+
+
+def bank_places(
+    cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor], glb_words: int, most: int
+) -> dict[str, int]:
+    """The first word of every tensor in the GLB that cores use. most: banks. Raises Refusal where they take more."""
+    words, pools = ceil(glb_words / most), dict[tuple[str, str], list[A.Tensor]]()
+    for name, users in _users(cores, tensors).items():
+        for how in (READS, WRITES):
+            if len(engines := users.of(how)) > 1:
+                raise Refusal(
+                    f"tensor {name} is {how} by {' and by '.join(sorted(engines))}: one engine of one core does, as a "
+                    f"bank of the GLB has one port for it (CORE-5)"
+                )
+        pools.setdefault((_only(users.read), _only(users.written)), []).append(tensors[name])
+    banks = {engines: ceil(sum(t.words for t in pool) / words) for engines, pool in pools.items()}
+    if (needed := sum(banks.values())) > most:
+        total, largest = _total_and_largest([tensor for pool in pools.values() for tensor in pool])
+        raise Refusal(
+            f"the tensors of the cores take {total:,} words in {needed} banks of {words:,} words, the array has {most} "
+            f"(glb.words = {glb_words:,}, glb.banks, CORE-5); the largest are {largest}: fewer rows in stripes or "
+            f"channels, fewer layers side by side, or a larger GLB"
+        )
+    places, bank = dict[str, int](), 0
+    for engines, pool in pools.items():
+        at = bank * words
+        for tensor in pool:
+            places[tensor.name] = at
+            at += tensor.words
+        bank += banks[engines]
+    return places
+
+
+def _only(engines: Set[str]) -> str:
+    return next(iter(engines), "")
+
+
+def _total_and_largest(tensors: Sequence[A.Tensor]) -> tuple[int, str]:
+    most = sorted(tensors, key=lambda tensor: -tensor.words)[:MOST_NAMED]
+    return sum(t.words for t in tensors), ", ".join(f"{t.name} {t.words:,}" for t in most)
+
+
+def _users(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor]) -> dict[str, _Users]:
+    """The users of each tensor in the GLB, in the order of the tensors."""
+    users = {name: _Users() for name, tensor in tensors.items() if tensor.memory == "glb"}
+    for core in cores:
+        for layer in (op for op in core.body.block.ops if isinstance(op, A.LayerOp)):
+            for engine, how, tensor in _accesses(layer):
+                if tensor in users:
+                    users[tensor].of(how).add(f"{engine} of core {core.record.data.label}")
+    return {name: each for name, each in users.items() if each.read or each.written}
+
+
+def _accesses(layer: A.LayerOp) -> Iterator[tuple[str, str, str]]:
+    """(engine, how, tensor) of all instructions of a layer that name a view. Views stand before their uses."""
+    tensor: dict[str, str] = {"": ""}
+    for op in layer.walk():
+        if isinstance(op, A.ViewOp):
+            tensor[op.record.data.name] = op.record.data.tensor
+        yield from ((engine, how, tensor[view]) for engine, how, view in _views(op))
+
+
+def _views(op: Operation) -> Iterator[tuple[str, str, str]]:
+    """(engine, how, view) of an operation."""
+    match op:
+        case A.DmaOp():
+            dma = op.record.data
+            yield "dma", WRITES if dma.direction == A.Direction.IN else READS, dma.glb
+        case A.LoadOp():
+            yield "load", READS, op.record.data.view
+        case A.CommitOp():
+            commit = op.record.data
+            yield "commit", WRITES, commit.view
+            for view in (commit.operand, commit.residual, commit.params, commit.sums):
+                yield "commit", READS, view
+            yield "commit", WRITES, commit.sums
+        case _:
+            pass

@@ -1,0 +1,272 @@
+"""Which layers run on which PEs, where layers run side by side: the choice of `nest-cores`. No pass.
+
+1. *Units.* The chain may be cut behind a result that the next layer alone reads, as its ifmap.
+2. *Combinations.* Consecutive units make a core, with a rectangle of PEs; the rectangles fit the array, parted by cuts
+   from edge to edge. A core takes at least its operations / (PEs x lanes) cycles for a frame.
+3. *Figures.* The combinations with the least bound come first. The model runs each core by itself (`core_mapping.py`).
+   The best is that whose busiest core takes the fewest cycles; or, for a rate, that with the fewest PEs.
+4. *Stripes.* The busiest core gets stripes of more rows while that takes it fewer cycles.
+5. *Channels.* The model runs all cores together; channels get rows (`core_channels.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, islice, product
+from math import prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.nest import LayerOp, Region
+from cnncc.errors import Refusal
+from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, channel_between, regions_in_array_problem
+from cnncc.passes._scheduling.core_channels import TimedChain, with_space
+from cnncc.passes._scheduling.core_mapping import CoreLayers, core_layers
+from cnncc.passes._scheduling.nest_layers import label_of
+from cnncc.util.progress import Progress
+
+SPARE = 0.7  # of the largest bound: cores with a lower one have PEs to spare
+MOST_TUPLES = 5000  # rectangles of the cores of one cut that are looked at for one bound
+PATIENCE = 24  # combinations that were in vain before the search ends
+MOST_ROWS = 8  # of a stripe
+MOST_PACKINGS = 64  # ways to lay rectangles on the array
+
+Shape = tuple[int, int]  # rows and columns of PEs
+Cut = tuple[int, ...]  # the first unit of each core
+
+
+class Combination(NamedTuple):
+    """Cores with their rectangles. bound: no core with these takes fewer cycles for a frame than the busiest so has."""
+
+    bound: int
+    pes: int
+    cut: Cut
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chain, and the cycles of each core from frame to frame if nothing keeps it waiting."""
+
+    chain: CoreChain
+    periods: tuple[int, ...]
+
+    @property
+    def period(self) -> int:
+        """Of the busiest core."""
+        return max(self.periods)
+
+
+def units_of(layers: Sequence[LayerOp]) -> list[list[LayerOp]]:
+    """The layers, cut behind each result that the next layer alone reads, as its ifmap."""
+    units, inside = [list[LayerOp]()], set[LayerOp]()
+    for layer, following in zip(layers, (*layers[1:], None), strict=True):
+        units[-1].append(layer)
+        inside.add(layer)
+        open_ones = [each for each in inside if any(use.operation not in inside for use in each.result.uses)]
+        users = [use.operation for use in layer.result.uses]
+        if following is not None and open_ones == [layer] and users == [following]:
+            units.append([])
+    return units
+
+
+class CoreSearch:
+    """The combinations of a chain of layers on an array."""
+
+    def __init__(self, layers: Sequence[LayerOp], arch: Arch, progress: Progress) -> None:
+        self.units, self.arch, self.progress = units_of(layers), arch, progress
+        self.work = [sum(map(self._work, unit)) for unit in self.units]
+        self.all_shapes = list(product(range(1, arch.rows + 1), range(1, arch.cols + 1)))
+        self.known: dict[tuple[int, int, Shape, int], CoreLayers | None] = {}
+        self.refusal: Refusal | None = None
+
+    def _work(self, layer: LayerOp) -> int:
+        """Cycles of a layer on a PE that is never idle."""
+        return -(-prod(layer.sizes.data.of(dim) for dim in "nkchwrs") // self.arch.pe.lanes)
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def fastest(self) -> TimedChain:
+        """The chain that takes the fewest cycles from frame to frame. Raises Refusal where no core runs."""
+        choice = self._least_busy()
+        return with_space(choice.chain, choice.period, self.arch, self.progress)
+
+    def _least_busy(self) -> Choice:
+        """The choice whose busiest core takes the fewest cycles. Raises Refusal where no core runs."""
+        best: Choice | None = None
+        in_vain = 0
+        for combination in self._by_bound():
+            if best is not None and (combination.bound >= best.period or in_vain >= PATIENCE):
+                break
+            other = self._choice(combination, best.period if best else None)
+            in_vain += 1
+            if other is not None:
+                best, in_vain = other, 0
+        return self._refined(best)
+
+    def fewest_pes(self, period: int) -> TimedChain:
+        """The chain with the fewest PEs that takes no more cycles from frame to frame. Raises Refusal for none."""
+        for combination in sorted(self._within(period), key=lambda each: (each.pes, each.bound)):
+            choice = self._choice(combination, period + 1)
+            if choice is not None:
+                timed = with_space(choice.chain, period, self.arch, self.progress)
+                if timed.cycles <= period:
+                    return timed
+        best = self.fastest().cycles
+        raise Refusal(
+            f"{self.arch.name} has no cores that take {period:,} cycles for a frame: the fewest that were found are "
+            f"{best:,.0f}, {self.arch.clock_mhz * 10**6 / best:,.1f} frames a second"
+        )
+
+    def _refined(self, best: Choice | None) -> Choice:
+        if best is None:
+            raise self.refusal or Refusal(f"no rectangles of PEs of {self.arch.name} fit the layers")
+        while (better := self._with_more_rows(best)) is not None:
+            best = better
+        return best
+
+    def _with_more_rows(self, choice: Choice) -> Choice | None:
+        """With higher stripes of the busiest core, if that is better."""
+        at = choice.periods.index(choice.period)
+        core = choice.chain.cores[at]
+        layers, shape = core.group.layers, (core.region.rows, core.region.cols)
+        first = next(n for n, unit in enumerate(self.units) if unit[0] is layers[0])
+        end = next(n for n, unit in enumerate(self.units) if unit[-1] is layers[-1]) + 1
+        now, height = core.group.plans[-1].rows, layers[-1].sizes.data.h
+        for rows in range(now + 1, min(MOST_ROWS, height) + 1):
+            run = self._core(first, end, shape, rows)
+            if run is None or run.period >= choice.period:
+                continue
+            plans = [*choice.chain.cores]
+            plans[at] = CorePlan(core.region, run.group)
+            chain = chain_of(plans)
+            if chain.problem(self.arch) is None:
+                periods = [*choice.periods]
+                periods[at] = run.period
+                return Choice(chain, tuple(periods))
+        return None
+
+    # -- combinations ----------------------------------------------------------------------------------------------
+
+    def _cuts(self) -> Iterator[Cut]:
+        """All ways to cut the chain into cores."""
+        for cores in range(1, min(len(self.units), self.arch.cores.most - 1) + 1):
+            yield from ((0, *rest) for rest in combinations(range(1, len(self.units)), cores - 1))
+
+    def _works(self, cut: Cut) -> list[int]:
+        return [sum(self.work[first:end]) for first, end in zip(cut, (*cut[1:], len(self.units)), strict=True)]
+
+    def _by_bound(self) -> Iterator[Combination]:
+        """All combinations, the least bound first."""
+        cuts = {cut: self._works(cut) for cut in self._cuts()}
+        areas = {rows * cols for rows, cols in self.all_shapes}
+        bounds = sorted({-(-work // area) for works in cuts.values() for work in works for area in areas})
+        for bound in bounds:
+            of_bound = (each for cut, works in cuts.items() for each in self._of_bound(cut, works, bound))
+            yield from sorted(each for each in of_bound if each.bound == bound)
+
+    def _within(self, bound: int) -> Iterator[Combination]:
+        for cut in self._cuts():
+            yield from self._of_bound(cut, self._works(cut), bound)
+
+    def _of_bound(self, cut: Cut, works: Sequence[int], bound: int) -> Iterator[Combination]:
+        """The combinations of a cut with rectangles that are not much larger than the bound asks for."""
+        choices = list[list[Shape]]()
+        for work in works:
+            enough = [shape for shape in self.all_shapes if -(-work // prod(shape)) <= bound]
+            least = min((prod(shape) for shape in enough), default=0)
+            choices.append([s for s in enough if prod(s) <= least or -(-work // prod(s)) >= SPARE * bound])
+        total = self.arch.rows * self.arch.cols
+        if sum(min(map(prod, shapes), default=total + 1) for shapes in choices) > total:
+            return
+        for shapes in islice(product(*choices), MOST_TUPLES):
+            pes = sum(map(prod, shapes))
+            if pes <= total and self._places(shapes) is not None:
+                most = max(-(-work // prod(shape)) for work, shape in zip(works, shapes, strict=True))
+                yield Combination(most, pes, cut, shapes)
+
+    def _places(self, shapes: tuple[Shape, ...]) -> tuple[Region, ...] | None:
+        return places_of(shapes, self.arch)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    def _choice(self, combination: Combination, below: int | None) -> Choice | None:
+        """The chain of a combination, if it runs, and all its cores take fewer cycles than `below`."""
+        places, cut = self._places(combination.shapes), combination.cut
+        assert places is not None
+        runs = list[CoreLayers]()
+        for first, end, shape in zip(cut, (*cut[1:], len(self.units)), combination.shapes, strict=True):
+            run = self._core(first, end, shape, 1)
+            if run is None or (below is not None and run.period >= below):
+                return None
+            runs.append(run)
+        chain = chain_of([CorePlan(place, run.group) for place, run in zip(places, runs, strict=True)])
+        if problem := chain.problem(self.arch):
+            self.refusal = Refusal(problem)
+            return None
+        return Choice(chain, tuple(run.period for run in runs))
+
+    def _core(self, first: int, end: int, shape: Shape, rows: int) -> CoreLayers | None:
+        """Units `first` … `end` - 1 on a rectangle of PEs; None where they do not run there."""
+        key = (first, end, shape, rows)
+        if key not in self.known:
+            layers = [layer for unit in self.units[first:end] for layer in unit]
+            self.progress(f"{label_of(layers[0])} on {shape[0]} x {shape[1]} PEs")
+            try:
+                self.known[key] = core_layers(layers, Region(*shape), rows, self.arch)
+            except Refusal as refusal:
+                self.known[key], self.refusal = None, refusal
+        return self.known[key]
+
+
+def chain_of(plans: Sequence[CorePlan]) -> CoreChain:
+    """The chain of these cores, with channels of the fewest rows."""
+    pairs = zip(plans, plans[1:], strict=False)
+    return CoreChain(tuple(plans), tuple(channel_between(one.group, two.group).keeps for one, two in pairs))
+
+
+@cache
+def _cuts_of(shapes: frozenset[tuple[int, Shape]], rows: int, cols: int) -> tuple[tuple[tuple[int, Region], ...], ...]:
+    """Ways to lay numbered rectangles on so many rows and columns, parted by cuts from edge to edge."""
+    if len(shapes) == 1:
+        ((number, (height, width)),) = shapes
+        fits = height <= rows and width <= cols
+        return (((number, Region(height, width)),),) if fits else ()
+    ways, ordered = list[tuple[tuple[int, Region], ...]](), sorted(shapes)
+    if sum(prod(shape) for _, shape in shapes) > rows * cols:
+        return ()
+    for count in range(1, len(ordered)):
+        for part in map(frozenset, combinations(ordered, count)):
+            rest = shapes - part
+            for row in range(1, rows):
+                ways += _joined(_cuts_of(part, row, cols), _cuts_of(rest, rows - row, cols), row, 0)
+            for col in range(1, cols):
+                ways += _joined(_cuts_of(part, rows, col), _cuts_of(rest, rows, cols - col), 0, col)
+            if len(ways) >= MOST_PACKINGS:
+                return tuple(dict.fromkeys(ways))
+    return tuple(dict.fromkeys(ways))
+
+
+def _joined(
+    one: Sequence[tuple[tuple[int, Region], ...]], two: Sequence[tuple[tuple[int, Region], ...]], row: int, col: int
+) -> Iterator[tuple[tuple[int, Region], ...]]:
+    """All ways of one part beside those of another, which begins at a row and a column."""
+    for first, second in product(one, two):
+        moved = ((at, replace(place, row0=place.row0 + row, col0=place.col0 + col)) for at, place in second)
+        yield tuple(sorted((*first, *moved)))
+
+
+def places_of(shapes: Sequence[Shape], arch: Arch) -> tuple[Region, ...] | None:
+    """Where rectangles may lie so that no row or column has more cores than buses; None if nowhere."""
+    return _places_of(tuple(shapes), arch)
+
+
+@cache
+def _places_of(shapes: tuple[Shape, ...], arch: Arch) -> tuple[Region, ...] | None:
+    for way in _cuts_of(frozenset(enumerate(shapes)), arch.rows, arch.cols):
+        places = [place for _, place in way]
+        if regions_in_array_problem([(str(number), place) for number, place in enumerate(places)], arch) is None:
+            return tuple(places)
+    return None

@@ -1,0 +1,159 @@
+"""The layers of a core with their nests: those with which its PEs take the fewest cycles for a frame. No pass.
+
+The mapper minimises the cycles of a layer by itself. A core does stripe after stripe, frame after frame, so that loads
+of a stripe hide behind the one before, perhaps of another layer. Three searches give each layer its choices:
+
+1. a stripe by itself
+2. the stripes of a frame, one behind the other
+3. likewise with loads that cost next to nothing, and macro-instructions that cost more: the array is the least busy
+
+The model runs the core by itself, with all that it reads there and space for all that it writes. The choices with the
+fewest cycles from one frame to the next are taken, layer by layer, and with them whether a layer runs a stripe later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cnncc.arch.model import Arch, core_arch
+from cnncc.dialects._groups import group_problem
+from cnncc.dialects.nest import LayerOp, Mapping, Region, mapping_of, mapping_problem, operands
+from cnncc.errors import Refusal
+from cnncc.mapper.cached_search import searched
+from cnncc.model.core_steps import over_frames
+from cnncc.model.group_schedule import group_plan
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.program_schedule import program_cycles
+from cnncc.passes._scheduling.array_fit import file_problems, space_problems
+from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, with_rings
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
+from cnncc.passes._scheduling.stripes import (
+    best_of_stripe,
+    is_striped,
+    kind_in_group,
+    stripe_shape,
+    striped,
+    with_least_rings,
+)
+
+CHEAP_LOADS = 64  # times as many words a cycle through the port of the GLB and the buses
+DEAR_MACROS = 100  # cycles more for each macro-instruction
+
+
+@dataclass(frozen=True)
+class CoreLayers:
+    """The layers of a core with their nests, and the cycles from frame to frame if nothing keeps it waiting."""
+
+    group: LayerGroup
+    period: int
+
+
+def core_layers(
+    layers: Sequence[LayerOp], region: Region, rows: int, arch: Arch, delays: Sequence[int] = ()
+) -> CoreLayers:
+    """The layers with their nests for the core's PEs, in stripes of `rows` rows of the last one. Raises Refusal.
+
+    Weights and params come once, and lie in the GLB. delays: of the layers; without them, those that are best.
+    """
+    own, choices = core_arch(arch, region.rows, region.cols), list[list[Mapping]]()
+    for layer, count in zip(layers, heights(layers, rows), strict=True):
+        try:
+            choices.append(_choices(layer, count, own))
+            if problem := next(filter(None, (_problem(layer, nest) for nest in choices[-1])), None):
+                raise Refusal(problem)
+        except Refusal as refusal:
+            raise Refusal(f"layer '{label_of(layer)}': {refusal}") from refusal
+    return _CoreChoice(layers, choices, own, delays).best()
+
+
+def _problem(layer: LayerOp, nest: Mapping) -> str | None:
+    return mapping_problem(nest, layer.sizes.data, operands(layer))
+
+
+def _choices(layer: LayerOp, rows: int, own: Arch) -> list[Mapping]:
+    """The nests of a layer in stripes: its own if it has this form and fits the core, else those of three searches."""
+    given, shape = mapping_of(layer), layer_shape(layer)
+    keeps = given.stages and layer.kind.data != "copy" and is_striped(given, 1, rows)
+    if keeps and not any((*space_problems(given, shape, own), *file_problems(given, shape, own))):
+        return [striped(layer, given, rows, (), None)]
+    port, bus = own.glb.words_per_cycle * CHEAP_LOADS, own.bus.burst_words * CHEAP_LOADS
+    busy = replace(
+        own,
+        glb=replace(own.glb, words_per_cycle=port),
+        bus=replace(own.bus, burst_words=bus),
+        pe=replace(own.pe, start_cycles=own.pe.start_cycles + DEAR_MACROS),
+    )
+    nests = [best_of_stripe(layer, rows, own), *(_of_frame(layer, rows, each) for each in (own, busy))]
+    return list(dict.fromkeys(striped(layer, nest, rows, (), None) for nest in nests if nest is not None))
+
+
+def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
+    """The best mapping of a stripe when all stripes of a frame follow each other: as images, in a loop around it."""
+    shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
+    stripes = -(-layer.sizes.data.h // rows)
+    result = searched(
+        replace(shape, sizes=replace(shape.sizes, n=stripes)),
+        arch,
+        GlbBudget(arch.glb.words, residual=layer.residual is not None),
+    )
+    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+        return None
+    mapping = result.mapping
+    if not mapping.loops or mapping.loops[0].dim != "n":
+        return mapping
+    stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
+    return Mapping(mapping.loops[1:], tuple(stages))
+
+
+class _CoreChoice:
+    """One core; the fields are fixed at the start. choices: the nests of each layer."""
+
+    def __init__(
+        self, layers: Sequence[LayerOp], choices: Sequence[Sequence[Mapping]], own: Arch, delays: Sequence[int]
+    ) -> None:
+        self.layers, self.choices, self.own, self.delays = layers, choices, own, delays
+
+    def best(self) -> CoreLayers:
+        """Layer by layer, each of its nests, with and without a stripe of slack. Raises Refusal where none is legal."""
+        nests, slack = [each[-1] for each in self.choices], [0] * len(self.layers)
+        best: CoreLayers | None = None
+        refusal: Refusal | None = None
+        for number in (*range(len(self.layers)), *range(len(self.layers) - 1)):
+            taken = nests[number], slack[number]
+            for nest in self.choices[number]:
+                for later in (0, 1) if number and not self.delays else (0,):
+                    nests[number], slack[number] = nest, later
+                    try:
+                        run = self._run(nests, slack)
+                    except Refusal as wrong:
+                        refusal = wrong
+                        continue
+                    if best is None or run.period < best.period:
+                        best, taken = run, (nest, later)
+            nests[number], slack[number] = taken
+        if best is None:
+            assert refusal is not None
+            raise refusal
+        return best
+
+    def _run(self, nests: Sequence[Mapping], slack: Sequence[int]) -> CoreLayers:
+        """The group of these nests, and its cycles from frame to frame. Raises Refusal where it is not legal."""
+        group = with_rings(self.layers, nests, slack=slack)
+        if self.delays:
+            plans = [replace(plan, delay=delay) for plan, delay in zip(group.plans, self.delays, strict=True)]
+            group = replace(group, plans=tuple(with_least_rings(plans, list(map(rows_apart, self.layers)))))
+            if problem := group_problem(group.plans):
+                raise Refusal(f"{problem}: leave out delays for the least")
+        group.check()
+        return CoreLayers(group, self._cycles(group, 3) - self._cycles(group, 2))
+
+    def _cycles(self, group: LayerGroup, frames: int) -> int:
+        """Cycles of so many frames, one behind the other."""
+        plans = over_frames(group.plans, frames)
+        layers = [
+            LayerPlan(plan.label, replace(layer_shape(layer), sizes=plan.sizes), plan.mapping, bool(layer.residual))
+            for layer, plan in zip(group.layers, plans, strict=True)
+        ]
+        return program_cycles([group_plan(group.label, layers, plans)], self.own)[0].total

@@ -1,0 +1,246 @@
+"""Puts layers side by side on cores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from cnncc.arch.model import Arch
+from cnncc.context import CompilerContext, note
+from cnncc.dialects.cnn import ReshapeOp
+from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, Region
+from cnncc.errors import Refusal
+from cnncc.passes._programs.array_mark import mark, marked_array
+from cnncc.passes._scheduling.core_chain import (
+    CoreChain,
+    CorePlan,
+    cores_op,
+    regions_in_array_problem,
+    span,
+)
+from cnncc.passes._scheduling.core_choice import CoreSearch, chain_of
+from cnncc.passes._scheduling.core_mapping import core_layers
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
+from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
+
+PLACE = re.compile(r"(\d+)x(\d+)@(\d+),(\d+)")
+MOST = 1 << 15
+
+
+@dataclass(frozen=True)
+class NestCoresPass(ModulePass):
+    """Puts the layers side by side: those of each core run as a group on PEs of its own, with channels between them.
+
+    Why: several images are then in the array at once, and rows flow from core to core (docs/cores.md). With
+    `cores="conv0;pool1,conv2" places="1x4@3,0;3x4@0,0"`:
+
+        %1 = nest.layer "mac" %0 … label "conv0" … { … }
+        %2 = nest.layer "max" %1 … label "pool1" … { … }
+        %3 = nest.layer "mac" %2 … label "conv2" … { … }
+        ->
+        %3 = nest.cores "conv0..conv2" lag 1 : tensor<…> {
+          %4 = nest.group "conv0" on <rows = 1, cols = 4, row0 = 3> : tensor<…> { … }
+          %5 = nest.channel "conv0" %4 keeps 2 : tensor<…>
+          %6 = nest.group "pool1..conv2" on <rows = 3, cols = 4> : tensor<…> { … }
+          nest.yield %6 : tensor<…>
+        }
+
+    `places`: rows x columns of PEs, then the first row and column. `rows`: of a stripe of each core's last layer, one
+    number for all cores or one for each. `keeps`: the rows of each channel; without it the fewest. `delays`: how many
+    stripes each layer of a core runs behind its first one, the cores parted by `;`. `lag`: by how many frames results
+    leave behind the images.
+
+    A nest that runs stripe by stripe and fits the core keeps its loops. The others, and delays that are not given, are
+    those with which the core takes the fewest cycles for a frame. Layers that are not mapped yet, and those mapped to
+    an array of a file, need `arch`.
+
+    With `schedule` the cores are those of a schedule file (docs/schedule.md). Without it and `cores` the pass chooses
+    them, with the most frames in a time, or with the fewest PEs for `fps` frames a second.
+    """
+
+    name = "nest-cores"
+
+    cores: str | None = None
+    places: str = ""
+    rows: tuple[int, ...] = (1,)
+    keeps: tuple[int, ...] = ()
+    delays: str = ""
+    lag: int = 1
+    schedule: str | None = None
+    fps: int | float | None = None
+    arch: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place."""
+        try:
+            if self.cores is None and any(isinstance(inner, CoresOp) for inner in op.walk()):
+                note(ctx, f"{self.name}: nothing to do: the layers are on cores already")
+                return
+            arch = marked_array(op, self.arch, self.name)
+            if self.cores is not None and (self.schedule is not None or self.fps is not None):
+                raise Refusal("give either cores, or a schedule, or fps")
+            if (given := self._given()) is not None:
+                chain = _given_chain(op, given, self._lag(), arch)
+            else:
+                chain = self._chosen(ctx, op, arch)
+            if problem := chain.problem(arch):
+                raise Refusal(problem)
+        except Refusal as refusal:
+            if str(refusal).startswith(self.name):
+                raise
+            raise Refusal(f"{self.name}: {refusal}") from refusal
+        cores_op(chain)
+        mark(op, arch)
+
+    def _lag(self) -> int:
+        lag = self.lag if self.schedule is None else read_schedule(self.schedule).lag
+        if lag < 1:
+            raise Refusal(f"lag {lag}: results leave 1 or more frames behind")
+        return lag
+
+    def _given(self) -> list[GivenCore] | None:
+        """The cores that options or a schedule file say; None where they are to be chosen. Raises Refusal."""
+        if self.schedule is not None and (given := read_schedule(self.schedule).cores):
+            return list(given)
+        if self.cores is None:
+            return None
+        names = [listed((part,)) for part in self.cores.split(";")]
+        count, places = len(names), [part.strip() for part in self.places.split(";")]
+        rows = self.rows * count if len(self.rows) == 1 else self.rows
+        delays = [_numbers(part) for part in self.delays.split(";")] if self.delays else [()] * count
+        keeps = self.keeps or (0,) * (count - 1)
+        _check_count("places", places, count, "cores: one rectangle for each")
+        _check_count("rows", rows, count, "cores: one number, or one for each")
+        _check_count("keeps", keeps, count - 1, "channels: one for each")
+        _check_count("delays", delays, count, "cores: one list for each, parted by ';'")
+        of_cores = zip(names, places, rows, delays, (*keeps, 0), strict=True)
+        return [GivenCore(tuple(each), place, own, later, kept) for each, place, own, later, kept in of_cores]
+
+    def _chosen(self, ctx: Context, module: ModuleOp, arch: Arch) -> CoreChain:
+        """The chain that is the best on the array. Raises Refusal."""
+        (layers,) = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
+        if arch.cores.most < 2:
+            raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): an array with several cores")
+        search = CoreSearch(layers, arch, ctx.progress if isinstance(ctx, CompilerContext) else print)
+        if self.fps is None:
+            return search.fastest().chain
+        if not arch.clock_mhz:
+            raise Refusal(f"fps = {self.fps:g}: {arch.name} has no clock_mhz")
+        return search.fewest_pes(int(arch.clock_mhz * 10**6 / self.fps)).chain
+
+
+def _given_chain(module: ModuleOp, given: Sequence[GivenCore], lag: int, arch: Arch) -> CoreChain:
+    """The chain of given cores. Raises Refusal."""
+    places = [(span(core.layers), _region(core.place)) for core in given]
+    if problem := regions_in_array_problem(places, arch):
+        raise Refusal(problem)
+    plans = list[CorePlan]()
+    for layers, core, (_, place) in zip(parted(module, [core.layers for core in given]), given, places, strict=True):
+        try:
+            if core.rows < 1:
+                raise Refusal(f"stripes of {core.rows} rows: rows is at least 1")
+            if core.delays and len(core.delays) != len(layers):
+                raise Refusal(f"delays has {len(core.delays)} numbers for {len(layers)} layers: one for each")
+            plans.append(CorePlan(place, core_layers(layers, place, core.rows, arch, core.delays).group))
+        except Refusal as refusal:
+            raise Refusal(f"core '{span(core.layers)}': {refusal}") from refusal
+    if given[-1].keeps:
+        raise Refusal(f"core '{span(given[-1].layers)}': keeps is of the channel behind a core, and it is the last one")
+    least = chain_of(plans).keeps
+    keeps = [core.keeps or fewest for core, fewest in zip(given, least, strict=False)]
+    return CoreChain(tuple(plans), tuple(keeps), lag)
+
+
+def _check_count(name: str, given: Sequence[object], wanted: int, what: str) -> None:
+    if len(given) != wanted:
+        raise Refusal(f"{name} has {len(given)} entries for {wanted} {what}")
+
+
+def _region(text: str) -> Region:
+    """`3x4@0,2`: so many rows and columns from a row and a column on."""
+    match = PLACE.fullmatch(text)
+    numbers = [int(number) for number in match.groups()] if match else []
+    if not numbers or min(numbers[:2]) < 1 or max(numbers) > MOST:
+        raise Refusal(f"'{text}' is no rectangle of PEs: ROWSxCOLS@ROW,COL, as 1x2@3,0")
+    rows, cols, row0, col0 = numbers
+    return Region(rows, cols, row0, col0)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(",") if number.strip())
+    except ValueError as error:
+        raise Refusal(f"delays: '{text}' is no list of whole numbers") from error
+
+
+def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> list[list[LayerOp]]:
+    """The layers of each core in the order of the program. Raises Refusal where they are no chain of cores."""
+    layers = chosen_layers(module, None)
+    flat = [name for part in names for name in part]
+    if twice := next((name for name in flat if flat.count(name) > 1), None):
+        raise Refusal(f"layer '{twice}' is named twice: a layer runs on one core")
+    wanted = {name: chosen_layers(module, name) for name in flat}
+    parts = [sorted((each for name in part for each in wanted[name]), key=layers.index) for part in names]
+    if inside := next((layer for layer in layers if isinstance(layer.parent_op(), GroupOp)), None):
+        raise Refusal(f"layer '{label_of(inside)}' is in a group already: groups of cores are made from single layers")
+    if left := next((layer for layer in layers if label_of(layer) not in wanted), None):
+        raise Refusal(f"layer '{label_of(left)}' is on no core: all layers are, or the host computes them (cores.host)")
+    if early := next((layer for layer in layers if layer.mapping), None):
+        what = f"layer '{label_of(early)}' has a mapping that is not applied yet"
+        raise Refusal(f"{what}: cores are for a dump after cnn-to-nest or nest-stage")
+    if several := next((layer for layer in layers if layer.sizes.data.n > 1), None):
+        raise Refusal(
+            f"layer '{label_of(several)}' has {several.sizes.data.n} images: frames follow each other, an image each: "
+            f"compile with --batch 1"
+        )
+    in_turn = [layer for part in parts for layer in part]
+    if wrong := next((pair for pair in zip(in_turn, layers, strict=True) if pair[0] is not pair[1]), None):
+        at, due = map(label_of, wrong)
+        raise Refusal(f"layer '{at}' stands where '{due}' is due: cores follow each other as the layers do")
+    _check_chain(parts)
+    return parts
+
+
+def _check_chain(parts: Sequence[Sequence[LayerOp]]) -> None:
+    """Each core reads the result of the one before, once, as the ifmap of its first layer. Raises Refusal."""
+    entry, source = parts[0][0].ifmap, "the image"
+    for part, following in zip_longest(parts, parts[1:]):
+        inside = {layer.result for layer in part}
+        for layer in part:
+            for operand, value in (("ifmap", layer.ifmap), ("residual", layer.residual)):
+                is_entry = layer is part[0] and operand == "ifmap"
+                if value is not None and value not in inside and (value is not entry or not is_entry):
+                    raise Refusal(
+                        f"layer '{label_of(layer)}' has {_source(value)} as its {operand}: a core reads one value, as "
+                        f"the ifmap of its first layer alone: {source}"
+                    )
+            passed_on = [following[0]] if layer is part[-1] and following else []
+            for op in (use.operation for use in layer.result.uses):
+                if op not in (*part, *passed_on) and (following or layer is not part[-1]):
+                    raise Refusal(
+                        f"the result of layer '{label_of(layer)}' is read by {_reader(op)}: only the result of a "
+                        f"core's last layer leaves it, and the first layer of the next core alone reads it"
+                    )
+        entry, source = part[-1].result, f"the result of layer '{label_of(part[-1])}'"
+
+
+def _source(value: SSAValue) -> str:
+    owner = value.owner
+    if isinstance(owner, LayerOp):
+        return f"the result of layer '{label_of(owner)}'"
+    if isinstance(owner, ReshapeOp):
+        return "a reshaped value"
+    return f"the result of {owner.name}" if isinstance(owner, Operation) else "the image"
+
+
+def _reader(op: Operation) -> str:
+    if isinstance(op, LayerOp):
+        return f"layer '{label_of(op)}'"
+    return "a reshape" if isinstance(op, ReshapeOp) else op.name

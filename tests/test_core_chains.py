@@ -1,0 +1,140 @@
+"""Cores side by side at the nest level: values in any order of the cores, and when the cores wait for ever."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from core_chains import CoreCase, core_case
+from examples import SEED, examples
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.utils.exceptions import VerifyException
+
+from cnncc.dialects._channels import Channel
+from cnncc.dialects._groups import GroupLayer, Read, least_lag
+from cnncc.dialects._liveness import Chain, liveness_problem
+from cnncc.dialects.nest import Loop, Mapping, Sizes, channels_of
+from cnncc.errors import Refusal
+from cnncc.eval import nest
+
+Order = Callable[[Sequence[int]], int]
+
+
+def orders(number: int) -> list[Order]:
+    """The first core that can go on, the last one, any."""
+    rng = np.random.default_rng([SEED, number])
+    return [lambda ready: ready[0], lambda ready: ready[-1], lambda ready: int(rng.choice(ready))]
+
+
+def computed(case: CoreCase, order: Order) -> np.ndarray:
+    return nest.evaluate(case.module, case.ctx.weights, [case.frames], order=order)[0][0]
+
+
+@pytest.mark.parametrize("number", range(examples(30)))
+def test_cores_compute_what_their_layers_do_in_any_order(number: int) -> None:
+    case = core_case(number, SEED)
+    case.module.verify()
+    wanted = case.result()
+    for order in orders(number):
+        assert np.array_equal(computed(case, order), wanted)
+
+
+@pytest.mark.parametrize("number", range(examples(12)))
+def test_a_channel_of_one_row_less_is_refused_and_does_not_run(number: int) -> None:
+    case = core_case(number, SEED, more=0)
+    for op in case.cores.channels():
+        keeps = op.keeps.value.data
+        if keeps == 1:
+            continue
+        op.keeps = IntegerAttr(keeps - 1, i64)
+        with pytest.raises(VerifyException, match=rf"keeps {keeps - 1} rows, the fewest are {keeps}"):
+            case.module.verify()
+        with pytest.raises(Refusal, match="deadlock"):
+            computed(case, orders(number)[-1])
+        op.keeps = IntegerAttr(keeps, i64)
+    case.module.verify()
+
+
+@pytest.mark.parametrize("number", range(examples(12)))
+def test_the_walk_over_tokens_says_which_lags_run(number: int) -> None:
+    case = core_case(number, SEED)
+    case.cores.lag = IntegerAttr(3 + number % 4, i64)
+    frames, images = len(case.frames), 2 + case.cores.lag.value.data
+    case.frames = np.concatenate([case.frames] * (images // frames + 1))
+    try:
+        case.module.verify()
+    except VerifyException as problem:
+        assert "wait for ever" in str(problem)
+        with pytest.raises(Refusal, match="deadlock"):
+            computed(case, orders(number)[-1])
+    else:
+        assert np.array_equal(computed(case, orders(number)[-1]), case.result())
+
+
+def plain_chain(rng: np.random.Generator) -> Chain:
+    """Two to five cores of one or two layers each, with channels of the fewest rows."""
+    height, groups, reads = int(rng.integers(3, 24)), list[list[GroupLayer]](), list[Read]()
+    for core in range(int(rng.integers(2, 6))):
+        stripe, group = int(rng.integers(1, 4)), list[GroupLayer]()
+        for number in range(int(rng.integers(1, 3))):
+            extent, stride = int(rng.integers(1, min(5, height) + 1)), int(rng.integers(1, 4))
+            read = Read(number - 1, "ifmap", extent, stride, int(rng.integers(0, extent)))
+            results = (height + 2 * read.pad - extent) // stride + 1
+            plain = GroupLayer(
+                f"{core}.{number}", "mac", Sizes(1, 1, 1, results, 1, 1, 1), Mapping((Loop("h", stripe),)), 0
+            )
+            if group:
+                lag = least_lag(plain, read, group[-1]) + int(rng.integers(0, 2))
+                group.append(replace(plain, delay=lag, reads=(read,)))
+            else:
+                reads.append(replace(read, producer=0))
+                group.append(plain)
+            height = results
+        groups.append(group)
+    pairs = zip(groups, groups[1:], reads[1:], strict=False)
+    whole = [Channel(one[-1].label, one[-1], two[0], read, one[-1].sizes.h) for one, two, read in pairs]
+    return Chain(groups, [replace(channel, keeps=channel.least) for channel in whole], 1)
+
+
+def with_keeps(chain: Chain, label: str, keeps: int) -> Chain:
+    channels = [replace(each, keeps=keeps) if each.label == label else each for each in chain.channels]
+    return replace(chain, channels=channels)
+
+
+@pytest.mark.parametrize("number", range(examples(200)))
+def test_the_fewest_rows_of_every_channel_are_exactly_those_with_which_the_chain_goes_on(number: int) -> None:
+    chain = plain_chain(np.random.default_rng([SEED, number]))
+    if not all(channel.full.takes for channel in chain.channels):
+        return  # a channel of which no row is read is refused
+    assert liveness_problem(chain) is None
+    for channel in chain.channels:
+        if channel.least > 1:
+            assert with_keeps(chain, channel.label, channel.least - 1).stuck()
+
+
+@pytest.mark.parametrize("number", range(examples(40)))
+def test_what_is_said_to_do_for_a_long_lag_does_and_less_does_not(number: int) -> None:
+    rng = np.random.default_rng([SEED, number])
+    chain = replace(plain_chain(rng), lag=int(rng.integers(4, 9)))
+    if not all(channel.full.takes for channel in chain.channels) or (problem := liveness_problem(chain)) is None:
+        return
+    lag = re.search(r"lag (\d+) would do", problem)
+    assert lag is not None
+    assert not replace(chain, lag=int(lag[1])).stuck()
+    assert replace(chain, lag=int(lag[1]) + 1).stuck()
+    if longer := re.search(r"(\S+) keeps (\d+) would do", problem):
+        assert not with_keeps(chain, longer[1], int(longer[2])).stuck()
+        assert with_keeps(chain, longer[1], int(longer[2]) - 1).stuck()
+
+
+def test_a_token_too_many_is_noticed_where_a_row_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer runs ahead, and the reader finds a later row in the slot."""
+    cases = (core_case(number, SEED, more=0) for number in range(40))
+    case = next(case for case in cases if any(channel.ring == channel.keeps for channel in channels_of(case.cores)))
+    primed = Channel.primed.func
+    monkeypatch.setattr(Channel, "primed", property(lambda channel: primed(channel) + 1))
+    with pytest.raises(Refusal, match="has left its ring|row .* is not computed yet"):
+        computed(case, lambda ready: ready[0])

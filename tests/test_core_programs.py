@@ -1,0 +1,342 @@
+"""Programs of cores: values at every level in any order of cores, no races, and tokens that are all needed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from examples import SEED, examples
+from group_cases import Chain, random_chain, tensor
+from test_array_eval import altered, difference
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import VerifyException
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.binary.modules import build_binary
+from cnncc.dialects import array as A
+from cnncc.dialects._records import format_record
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.isa import instructions
+from cnncc.driver.ir_files import ir_text
+from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
+from cnncc.errors import Refusal
+from cnncc.eval import array, cnn, isa
+from cnncc.isa.codec import encode_program
+from cnncc.isa.fields import FieldTerm
+from cnncc.isa.table import Instruction
+from cnncc.machine.cores.core_races import core_races
+from cnncc.machine.cores.rules import check_cores
+from cnncc.model.glb_tokens import Semaphore
+from cnncc.passes.nest_cores import NestCoresPass
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
+
+EXAMPLES = examples(12)
+FRAMES = 3
+PLACES = {
+    1: ("2x3@1,1",),
+    2: ("2x8@0,0", "3x3@4,2"),
+    3: ("1x4@0,0", "3x2@2,4", "2x4@5,0"),
+    4: ("2x2@0,0", "1x3@2,0", "4x4@4,4", "2x3@4,0"),
+}
+PASSES = ("array-prefetch", "array-allocate", "array-to-isa")
+
+
+@cache
+def cores_array() -> str:
+    """An array of 16-bit words with cores, and PEs of two lanes."""
+    source = (Path(__file__).parents[1] / "cnncc/arch/spatial-8x8.toml").read_text()
+    text = source.replace('"spatial-8x8"', '"cores-8x8"').replace("words = 65536", "banks = 64\nwords = 65536")
+    text = text.replace("[pe]", "[pe]\nlanes = 2\nlane_sums = true")
+    path = Path(__file__).parents[1] / "build" / "cores-8x8.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{text}\n[cores]\nmost = 8\nwords_per_cycle = 8\nbuses = 4\nlatency_cycles = 2\n")
+    return str(path)
+
+
+@dataclass
+class Case:
+    """A chain on cores, before `nest-to-array`; the images of some frames, and the results of them."""
+
+    compilation: Compilation
+    network: Chain
+    x: np.ndarray
+    result: np.ndarray
+
+    def run(self, *names: str) -> None:
+        """Run passes."""
+        for name in names:
+            level = "isa" if name == "array-to-isa" else "array"
+            options = "" if level == "isa" else f'arch="{cores_array()}"'
+            self.compilation.step(Step(level, name, options))
+
+    def at(self, last: str) -> ModuleOp:
+        """A copy of the module, which nest-to-array has left, after all passes up to one."""
+        module = self.compilation.module
+        self.compilation.module = module.clone()
+        self.run(*PASSES[: PASSES.index(last) + 1])
+        result, self.compilation.module = self.compilation.module, module
+        return result
+
+
+def on_cores(chain: Chain, parts: Sequence[Sequence[str]], **options: object) -> Case:
+    """A chain of one image whose layers are on cores. Raises Refusal."""
+    ctx, arch = new_context(), cores_array()
+    compilation = Compilation(ctx, chain.module(ctx), Settings(load_arch(arch), arch, 16))
+    compilation.run_before(ASSIGN)
+    cores = ";".join(",".join(part) for part in parts)
+    NestCoresPass(cores, ";".join(PLACES[len(parts)]), arch=arch, **options).apply(ctx, compilation.module)
+    compilation.module.verify()
+    x = np.random.default_rng(5).integers(-60, 60, (FRAMES, *chain.x.shape[1:])).astype(np.int64)
+    ctx = new_context()
+    (result,), _ = cnn.evaluate(chain.module(ctx), ctx.weights, [x])
+    return Case(compilation, chain, x, result)
+
+
+REFUSED = (
+    "only the result of a core's last layer leaves it",
+    "a core reads one value",
+    "one engine does (CORE-5)",
+    "row of a ring of",
+)
+
+
+@cache
+def drawn(number: int) -> Case:
+    """A random chain on 1 to 4 cores, as nest-to-array leaves it."""
+    rng = np.random.default_rng(1000 * SEED + number)
+    while True:
+        chain = random_chain(rng, 5, most_rows=13, most_images=1, residual=rng.random() < 0.3)
+        labels = chain.labels
+        cuts = sorted({0, len(labels), *rng.integers(1, len(labels), rng.integers(0, 4)).tolist()})
+        parts = [labels[a:b] for a, b in pairwise(cuts)]
+        rows, lag = tuple(int(rng.integers(1, 4)) for _ in parts), int(rng.integers(1, 4))
+        try:
+            case = on_cores(chain, parts, rows=rows, lag=lag)
+            case.run("nest-to-array")
+        except Refusal as refusal:
+            assert any(text in str(refusal) for text in REFUSED), refusal
+        else:
+            return case
+
+
+@pytest.mark.parametrize("number", range(EXAMPLES))
+def test_chains_compute_the_same_at_every_level(number):
+    case, store, arch = drawn(number), drawn(number).compilation.ctx.weights, load_arch(cores_array())
+    module = case.compilation.module.clone()
+    for pick in (None, random.Random(number).choice):
+        outputs, _ = array.evaluate(module, store, arch, [case.x], pick=pick)
+        assert np.array_equal(outputs[0], case.result)
+    outputs, _ = array.evaluate(case.at("array-allocate"), store, arch, [case.x])
+    assert np.array_equal(outputs[0], case.result)
+    module = case.at("array-to-isa")
+    outputs, _ = isa.evaluate(module, store, arch, [case.x])
+    assert np.array_equal(outputs[0], case.result)
+    assert core_races(instructions(module), arch, FRAMES)[0] == []
+
+
+# Core 0 brings images of 4 words. Core `sum` adds the words of each up in two PEs; results leave a frame later.
+BY_HAND = """builtin.module {
+  array.tensor x, memory dram, words 4, shape [1, 4], role input, scale 1.0
+  array.tensor y, memory dram, words 2, shape [1, 2], role output, scale 1.0
+  array.tensor images, memory glb, words 8
+  array.tensor sums, memory glb, words 4
+  array.core dram {
+    array.route semaphore 4, core 1, to 6
+    array.route semaphore 8, core 1, to 9
+    array.signal semaphore 5, count 2
+    array.signal semaphore 7, count 1
+    array.layer "frames" computes "" {
+      array.view in.dram, tensor x, width 4, frames, steps [y+i0]
+      array.view in, tensor images, wrap 8, steps [lin+4*i0]
+      array.view out.dram, tensor y, width 2, frames, steps [y+i0]
+      array.view out, tensor sums, wrap 4, steps [lin+2*i0]
+      array.repeat i0, count 2, frames {
+        array.dma in, dram in.dram, glb in, words 4, tokens take 5 give 4
+        array.dma out, dram out.dram, glb out, words 2, glb_offset -2, y -1, tokens take 7 give 8
+      }
+      array.sync [dma]
+    }
+  }
+  array.core sum, rows 1, cols 2 {
+    array.route semaphore 10, core 0, to 5
+    array.route semaphore 11, core 0, to 7
+    array.signal semaphore 9, count 1
+    array.layer "sum" computes "" {
+      array.view in, tensor images, wrap 8, steps [lin+4*i0]
+      array.view out, tensor sums, wrap 4, steps [lin+2*i0]
+      array.repeat i0, count 1, frames {
+        array.load ifmap, view in, place rows 1 cols 2 set 1x2 lin+col, pattern [3 by lin+1], open always, close always,
+            tokens take 6 give 10
+        array.mac add, place rows 1 cols 2 set 1x2, taps 3, ifmap tap, clear always, send always, take_ifmap always,
+            give_ifmap always
+        array.commit out, place rows 1 cols 2 set 1x2 lin+col, tokens take 9 give 11
+      }
+      array.sync [load, array, commit]
+    }
+  }
+}"""
+NO_SAY = {"CorePlace.label", "CorePlace.rows", "CorePlace.row0", "CorePlace.col0"}  # regions are checked apart
+
+
+def by_hand(text: str = BY_HAND) -> str | list[list[int]]:
+    """The results of a program by hand, or why it is refused."""
+    ctx, arch = new_context(), load_arch(cores_array())
+    module = Parser(ctx, text).parse_module()
+    try:
+        module.verify()
+        outputs, _ = array.evaluate(module, ctx.weights, arch, [np.arange(12).reshape(3, 4) ** 2])
+    except (Refusal, VerifyException) as error:
+        return str(error)
+    return outputs[0].tolist()
+
+
+def test_a_program_by_hand():
+    assert by_hand() == [[5, 14], [77, 110], [245, 302]]
+
+
+def test_every_attribute_of_cores_has_a_say():
+    ctx, all_leaves, noticed = new_context(), set[str](), set[str]()
+    module, before = Parser(ctx, BY_HAND).parse_module(), by_hand()
+    kinds = A.CoreOp | A.RouteOp | A.SignalOp | A.RepeatOp | A.ViewOp
+    for op in [op for op in module.walk() if isinstance(op, kinds)]:
+        attr = op.record
+        for record in altered(attr.data):
+            if (name := type(record).__name__ + difference(attr.data, record)).startswith(
+                "View"
+            ) and "frames" not in name:
+                continue
+            all_leaves.add(name)
+            op.record = type(attr)(record)
+            if name not in noticed and by_hand(ir_text(module)) != before:
+                noticed.add(name)
+        op.record = attr
+    assert {"View.frames", "Repeat.frames", "TokenRoute.to", "Signal.count", "CorePlace.cols"} < all_leaves
+    assert all_leaves - noticed == NO_SAY
+
+
+REFUSED_BY_HAND = [
+    ("tokens take 6", "tokens take 3", "nothing gives semaphore 3 of core sum"),
+    ("core 0, to 5", "core 2, to 5", "a route to core 2, there are cores 0 to 1"),
+    ("semaphore 10, core 0, to 5", "semaphore 10, core 0, to 3", "nothing takes the tokens of semaphore 3"),
+    ("semaphore 8, core 1, to 9", "semaphore 8, core 1, to 6", "has routes from semaphore"),
+    ("tokens take 6 give 10", "tokens take 9 give 10", "engines commit and load take from semaphore 9"),
+    ("rows 1, cols 2 {", "rows 1, cols 2, row0 8 {", "core sum is not all in the array of 8 x 8"),
+    ("rows 1, cols 2 {", "rows 0, cols 0 {", "only core 0 may have no PEs"),
+    ("array.sync [load", "array.dma in, dram in, glb in, words 1\n array.sync [load", "core 0 alone has the dma"),
+    ("array.core dram {", "array.core dram, rows 1, cols 1 {", "both have PE 0,0"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "why"), REFUSED_BY_HAND)
+def test_what_is_refused_of_cores(old, new, why):
+    assert BY_HAND.count(old) == 1
+    assert why in by_hand(BY_HAND.replace(old, new))
+
+
+def test_a_deadlock_names_who_waits():
+    assert by_hand(BY_HAND.replace("array.signal semaphore 5, count 2", "")) == (
+        "deadlock: no core can go on: core dram in layer frames (array.dma waits for semaphore 5), "
+        "core sum in layer sum (array.load waits for semaphore 6) (CORE-6)"
+    )
+
+
+# -- what is proven, and what is found ---------------------------------------------------------------------------------
+
+
+@cache
+def two_cores() -> Case:
+    """A convolution on a core; a pool and another convolution on the next one."""
+    rng, shapes = np.random.default_rng(3), [(1, 2, 9, 6), (1, 4, 9, 6), (1, 4, 4, 3), (1, 6, 4, 3)]
+    chain = Chain(np.zeros(shapes[0], np.int64), dims=shapes)
+    window = {"same": Window((3, 3), pad=(1, 1, 1, 1)), "pool": Window((2, 2), (2, 2), group=4, fill=-99)}
+    for number, (kind, (_, c, _, _), (_, k, _, _)) in enumerate(
+        zip(("same", "pool", "same"), shapes, shapes[1:], strict=False)
+    ):
+        layer, then = f'cnn.pool "max" %v{number}', ""
+        if kind == "same":
+            chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c, 3, 3)).astype(np.int16)
+            chain.arrays[f"b{number}"] = rng.integers(-50, 50, (k,)).astype(np.int32)
+            chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (k,)).astype(np.float32)
+            layer = f"cnn.conv %v{number} weights @w{number}"
+            then = f'bias = "b{number}", scale = "s{number}", clamp = [-120, 120]'
+        types = f"{tensor(shapes[number])} -> {tensor(shapes[number + 1])}"
+        chain.lines.append(
+            f'%v{number + 1} = {layer} window <{format_record(window[kind])}> then <{then}> label "l{number}" : {types}'
+        )
+    case = on_cores(chain, (("l0",), ("l1", "l2")))
+    case.run("nest-to-array")
+    return case
+
+
+@cache
+def claim_of_two() -> Claim:
+    case, ctx = two_cores(), new_context()
+    module = case.network.module(ctx)
+    binary = build_binary(case.at("array-to-isa"), case.compilation.ctx.weights, load_arch(cores_array()))
+    return Claim(binary, module, ctx.weights)
+
+
+def with_program(program: Sequence[Instruction]) -> Claim:
+    claim = claim_of_two()
+    return replace(claim, binary=replace(claim.binary, program=encode_program(program)))
+
+
+def test_a_program_of_cores_is_proven():
+    proof = prove(claim_of_two(), 50)
+    assert not proof.failures
+    assert proof.frames == 5  # the first, the last, one that results leave later, and a round of two buffers
+    assert proof.error_bits >= 50
+    results = two_cores().result[0].size
+    assert [(part.name, part.results) for part in proof.parts] == [("outputs", 5 * results), ("frames", 0)]
+
+
+def planted() -> Iterator[tuple[str, int, Instruction]]:
+    """Wrong instructions, with their numbers: what is wrong, where, the instruction."""
+    program = claim_of_two().binary.instructions
+    cores = [at for at, inst in enumerate(program) if inst.spec.name == "core"]
+    own = [(at, inst) for at, inst in enumerate(program) if cores[1] < at < cores[2]]
+    commits = [(at, inst) for at, inst in own if inst.spec.name == "commit" and inst.number("y")]
+    at, inst = commits[0]
+    yield "slot", at, replace(inst, values={**inst.values, "y": inst.number("y") - 1})
+    at, inst = next((at, inst) for at, inst in own if inst.spec.name == "mac" and inst.number("lanes") > 1)
+    yield "lane", at, replace(inst, values={**inst.values, "weight_l": inst.number("weight_l") + 1})
+    at, inst = next((at, inst) for at, inst in enumerate(program) if inst.spec.name == "step" and at > cores[1])
+    yield "image", at, replace(inst, values={**inst.values, "by": FieldTerm("lin", inst.term("by").step // 2)})
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_is_planted_is_not_proven(number):
+    what, at, wrong = list(planted())[number]
+    program = [*claim_of_two().binary.instructions]
+    program[at] = wrong
+    assert prove(with_program(program), 1.0).failures, what
+
+
+def test_a_token_less_is_noticed():
+    """But for those of weights and of free slots that another token, or a longer ring, implies."""
+    program, arch = claim_of_two().binary.instructions, load_arch(cores_array())
+    unnoticed = set[int]()
+    for at, inst in enumerate(program):
+        for side in ("take", "give"):
+            if inst.spec.name in ("dma", "load", "commit") and (semaphore := inst.number(side)):
+                less = [*program]
+                less[at] = replace(inst, values={**inst.values, side: 0, f"{side}_when": None})
+                if not noticed(less, arch):
+                    unnoticed.add(semaphore)
+    assert unnoticed <= {int(Semaphore.FULL)}
+
+
+def noticed(program: Sequence[Instruction], arch: Arch) -> bool:
+    try:
+        check_cores(program, arch)
+        return bool(core_races(program, arch, FRAMES)[0])
+    except Refusal:  # a trap, too
+        return True
