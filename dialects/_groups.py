@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 
@@ -73,12 +74,12 @@ class GroupLayer:
         """These loops."""
         return self.mapping.loops[: self.depth]
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of a stripe."""
         return self.around[-1].step
 
-    @property
+    @cached_property
     def head(self) -> int:
         """Rows of the first stripe."""
         return self.first or self.rows

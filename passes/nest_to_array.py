@@ -287,7 +287,7 @@ class _Lowering:
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
         output = layer.tensors.output
-        if sums := partial_sums(layer.shape, layer.mapping, output.image, output.ring):
+        if sums := partial_sums(layer.shape, layer.mapping, output.image, output.ring, output.pitch):
             words = self.arch.words_per_sum * sums
             buffers["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
         return buffers

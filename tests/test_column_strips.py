@@ -18,12 +18,15 @@ from cnncc.binary.container import load
 from cnncc.binary.modules import binary_to_module
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorAttr, TensorOp
-from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, Loop, Mapping, Sizes
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import program_parts
 from cnncc.errors import Refusal
 from cnncc.eval import array, nest
+from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
+from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -172,6 +175,19 @@ def test_each_column_counts(at: int) -> None:
     op.first = IntegerAttr(moved, i64)
     module.verify()
     assert not np.array_equal(computed(ctx, module, block()), block().result())
+
+
+def test_partial_sums_of_a_strip_lie_as_its_results_do(tmp_path: Path) -> None:
+    """As far apart as rows of the whole result: 15 rows of one of 5 columns, of two images."""
+    layer = LayerShape("mac", Sizes(2, 1, 4, 15, 1, 3, 3), Window((3, 3)), 2, 17, 3)
+    outside = Mapping((Loop("c"), Loop("h"), Loop("r"), Loop("s")))
+    assert partial_sums(layer, outside, image=75, pitch=5) == 75 + 14 * 5 + 1
+    chain = random_chain(np.random.default_rng([0, 33, 51]), most_layers=6, most_rows=17, most_cols=24)
+    assert chain.dims[1:3] == [(2, 4, 13, 10), (2, 1, 15, 5)]
+    compilation = mapped(chain, "spatial-8x8", NestGroupPass(("l0", "l1"), 1, columns=1))
+    checked(compilation, chain)
+    names = [op.record.data.name for op in ops(compilation.module, TensorOp)]
+    assert "l1@4.sums.glb" in names
 
 
 def test_the_order_of_joined_strips_counts() -> None:

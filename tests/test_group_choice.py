@@ -39,13 +39,15 @@ from cnncc.util.progress import silent
 PRESET_NAMES = ("spatial-4x4", "spatial-8x8", "spatial-16x16", "seed-4x4", "seed-8x8")
 
 
-def small_array(number: int, rng: np.random.Generator, chain: Chain, folder: Path) -> str:
-    """A file of a preset whose GLB is about as large as the largest value of a network, so that values are streamed."""
+def small_array(
+    number: int, rng: np.random.Generator, chain: Chain, folder: Path, shares: tuple[float, float] = (0.5, 1.2)
+) -> str:
+    """A file of a preset whose GLB has a share of the words of the largest value, so that values are streamed."""
     name = PRESET_NAMES[number % len(PRESET_NAMES)]
     text = (PRESETS / f"{name}.toml").read_text().replace(f"words = {load_arch(name).glb.words} ", "words = {} ", 1)
     file = folder / f"{number}.toml"
     largest = max(prod(dims) for dims in chain.dims)
-    file.write_text(text.format(200 + int(largest * rng.uniform(0.5, 1.2))))
+    file.write_text(text.format(200 + int(largest * rng.uniform(*shares))))
     return str(file)
 
 
@@ -72,12 +74,25 @@ def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
 
 
 class AnyGroups(GroupChoice):
-    """Groups that may be chosen, better or not: candidates in a random order, those with loads first."""
+    """Groups that may be chosen, better or not: candidates in a random order, those in strips and with loads first."""
+
+    def _strips(self) -> list[Candidate]:
+        """All that there are. None takes less than its bounds."""
+        possible = self.search.strips()
+        found, least = self.search.searched(possible), {each.form: each.figures for each in possible}
+        for each in found:
+            assert least[each.form].cycles <= each.figures.cycles
+            assert least[each.form].cost <= each.figures.cost * (1 + 1e-9)
+        for run in self.search.runs():
+            if form := self.search.smallest(*run):
+                layers = self.network.layers[run[0] : run[1] + 1]
+                assert self.search.words_of_a_row(layers) <= sum(self.search.bare(form).words(self.arch).values())
+        return found
 
     def _best(self) -> tuple[Candidate, ...]:
         rng, chosen = np.random.default_rng([SEED, len(self.found)]), list[Candidate]()
         drawn = [self.found[int(number)] for number in rng.permutation(len(self.found))]
-        for each in sorted(drawn, key=lambda other: not other.group.loads):
+        for each in sorted(drawn, key=lambda other: (not other.form.columns, not other.group.loads)):
             others = sorted([*chosen, each], key=lambda other: other.first)
             apart = all(before.last < after.first for before, after in pairwise(others))
             if apart and self.run([other.group for other in others]) is not None:
@@ -92,13 +107,16 @@ class AnyGroups(GroupChoice):
 
 
 def made_as_planned(compilation: Compilation, groups: Sequence[LayerGroup]) -> bool:
-    """Whether `nest-group` has made just the groups that were chosen: loads, stripes, delays and rings."""
+    """Whether `nest-group` has made just the groups that were chosen: loads, stripes, delays, rings and nests."""
     made = [group_layers(op) for op in compilation.module.walk() if isinstance(op, GroupOp)]
 
     def figures(plans: Sequence[GroupLayer]) -> list[object]:
-        return [(plan.label, plan.kind, plan.rows, plan.first, plan.delay, plan.keeps, plan.sizes) for plan in plans]
+        return [
+            (plan.label, plan.kind, plan.rows, plan.first, plan.delay, plan.keeps, plan.sizes, plan.mapping)
+            for plan in plans
+        ]
 
-    return list(map(figures, made)) == [figures(group.plans) for group in groups]
+    return list(map(figures, made)) == [figures(part.plans) for group in groups for part in group.parts]
 
 
 @pytest.mark.usefixtures("short_searches")
@@ -122,6 +140,40 @@ def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, mon
     assert (groups and loads) or kind is GroupChoice
 
 
+def drawn_narrow(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
+    """A drawn network with few words for rings, as `drawn_auto`."""
+    rng = np.random.default_rng([SEED, 33, number])
+    chain = random_chain(rng, most_layers=6, most_rows=17, most_cols=24)
+    arch = small_array(number, rng, chain, folder, (0.1, 0.3))
+    objective = Objective(OBJECTIVES[number % len(OBJECTIVES)])
+    try:
+        compiled(chain, arch, NONE, objective)
+    except Refusal:
+        return None
+    return compiled(chain, arch, AUTO, objective), chain
+
+
+@pytest.mark.usefixtures("short_searches")
+def test_drawn_networks_in_strips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact at every level, as predicted, without a race."""
+    choices, strips = list[AnyGroups](), 0
+
+    def choose(*given: Any) -> GroupChoice:
+        choices.append(AnyGroups(*given))
+        return choices[-1]
+
+    monkeypatch.setattr(decision, "GroupChoice", choose)
+    for number in range(examples(6)):
+        if not (compilation := drawn_narrow(number, tmp_path)):
+            continue
+        choice = choices[-1]
+        strips += sum(len(group.strips) for group in choice.groups)
+        assert made_as_planned(compilation[0], choice.groups), number
+        checked(*compilation)
+        assert not choice.groups or raced(*compilation, program_of(compilation[0])) == [], number
+    assert strips > 1
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -132,6 +184,8 @@ def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, mon
         '[{layers = ["a", "b"], rows = 2, loads = 3}]',
         '[{layers = ["a", "b"], rows = -2}]',
         '[{layers = ["a", "b"], rows = 2, delays = [0, -1]}]',
+        '[{layers = ["a", "b"], rows = 2, columns = -1}]',
+        '[{layers = ["a", "b"], rows = 2, columns = 0}]',
         '[{layers = ["a", "b"]}]',
     ],
 )
@@ -146,6 +200,7 @@ def test_lists_of_groups_are_read_as_written() -> None:
         GivenGroup(("a", "b"), 2, (0, 3), loads=False),
         GivenGroup(("c", "d", "e"), 1, rowwise=True),
         GivenGroup(("f", "g"), 1, single=True),
+        GivenGroup(("h", "i"), 1, columns=7),
     ]
     assert groups_of(groups_attr(groups)) == groups
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Mapping as Nest
+from cnncc.dialects.nest import split_strip
 from cnncc.driver.group_text import gain, nearest
 from cnncc.estimate.explain import busy_and_limit
 from cnncc.estimate.mapped_program import Program
@@ -23,9 +24,12 @@ from cnncc.passes._scheduling.stripes import stripe_shape
 
 
 def group_of(program: Program, label: str) -> GroupPlan | None:
-    """The group of this label, or with a layer of this label; None where there is none."""
-    groups = program.groups().values()
-    return next((plan for plan in groups if label in (plan.label, *(own.label for own in plan.group))), None)
+    """The group of this label, or with a layer of this label; of strips the first. None where there is none."""
+    named = [
+        (plan, name) for plan in program.groups().values() for name in (plan.label, *(o.label for o in plan.group))
+    ]
+    exact = (plan for plan, name in named if name == label)
+    return next(exact, next((plan for plan, name in named if split_strip(name)[0] == label), None))
 
 
 def explain_group(program: Program, label: str) -> dict[str, Any]:
@@ -35,7 +39,8 @@ def explain_group(program: Program, label: str) -> dict[str, Any]:
     bodies = group_bodies(plan.group, [False] * len(plan.group))
     return {
         "group": plan.label,
-        "member": label if label != plan.label else None,
+        "strips": len(_strips(program, plan.label)),
+        "member": next((own.label for own in plan.group if label in (own.label, split_strip(own.label)[0])), None),
         "steps": sum(body.steps for body in bodies),
         "bodies": len(bodies),
         "rings": {own.label: ring_words(own) for own in plan.group if own.keeps},
@@ -45,6 +50,12 @@ def explain_group(program: Program, label: str) -> dict[str, Any]:
             "dram_words": least_group_words(plan, program.arch),
         },
     }
+
+
+def _strips(program: Program, label: str) -> list[str]:
+    """The labels of the strips that a group is one of; none if it has all columns."""
+    name, strip = split_strip(label)
+    return [each for each in program.groups() if strip and split_strip(each)[0] == name]
 
 
 def _stripe(group: GroupPlan, plan: LayerPlan, arch: Arch) -> dict[str, int] | None:
@@ -69,6 +80,11 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     if member:
         yield f"{member}: in the group {label}; its cycles are the group's, as several layers are under way at a time"
     steps, bodies = explanation["steps"], explanation["bodies"]
+    if explanation["strips"]:
+        yield (
+            f"{split_strip(label)[0]}: {explanation['strips']} strips of columns run one after the other; this is "
+            f"{label}"
+        )
     yield f"{label}  group of {len(members)}, {steps:,} steps in {bodies} hardware loops for each image"
     for name, each in members.items():
         ring = f", ring of {each['keeps']} rows: {explanation['rings'][name]:,} words" if each["keeps"] else ""
@@ -79,8 +95,8 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
             yield from _of_stripe(explanation["stripes"][name])
     yield from busy_and_limit(label, layer)
     chosen = program.chosen
-    for each in (each for each in (chosen.groups if chosen else ()) if each.group == label):
-        yield f"  {gain(each)}"
+    for each in (each for each in (chosen.groups if chosen else ()) if each.group == split_strip(label)[0]):
+        yield f"  {'all strips: ' if explanation['strips'] else ''}{gain(each)}"
         if each.nearest and chosen:
             yield f"  {nearest(each.nearest, chosen.network)}"
     least = explanation["least"]

@@ -60,10 +60,11 @@ class Sections:
         return Ends(loops.first(around), loops.last(around))
 
 
-def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int = 0) -> int:
+def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int = 0, pitch: int = 0) -> int:
     """How many partial sums lie in the GLB at a time: one for each place of a result there; 0 where there are none.
 
-    image: how far images lie apart where the output is part of another tensor. ring: rows of the output's ring.
+    - image, pitch: how far images and rows lie apart where the output is part of another tensor
+    - ring: rows of the output's ring
     """
     if not has_partial_sums(shape, mapping.loops):
         return 0
@@ -72,8 +73,8 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int 
     stages = [stage for stage in mapping.stages if stage.operand == "output"]
     if stages:
         return stage_block(shape, mapping.loops, stages[0]).words
-    own = shape.sizes.k * shape.sizes.h * shape.sizes.w
-    return (shape.sizes.n - 1) * max(image, own) + own
+    rows, cols = shape.sizes.k * shape.sizes.h, max(pitch, shape.sizes.w)
+    return (shape.sizes.n - 1) * max(image, rows * cols) + (rows - 1) * cols + shape.sizes.w
 
 
 def has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:

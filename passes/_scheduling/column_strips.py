@@ -18,6 +18,7 @@ from cnncc.dialects.nest import (
     ColumnsOp,
     JoinOp,
     LayerOp,
+    Loop,
     Mapping,
     SizesAttr,
     build_nest,
@@ -26,6 +27,7 @@ from cnncc.dialects.nest import (
     strip_name,
 )
 from cnncc.errors import Refusal
+from cnncc.model.layer_shape import LayerShape
 from cnncc.passes._scheduling.nest_layers import label_of
 
 
@@ -63,6 +65,17 @@ def strip_window(window: Window, own: Columns, width: int) -> Window:
     return replace(window, pad=(top, max(0, -low), bottom, max(0, end - width)))
 
 
+def strip_shape(shape: LayerShape, own: Columns, width: int) -> LayerShape:
+    """A layer on some columns of its result alone. width: columns of the whole ifmap."""
+    read = columns_read(shape.window, own, width)
+    return replace(
+        shape,
+        sizes=replace(shape.sizes, w=own.end - own.first),
+        window=strip_window(shape.window, own, width),
+        iw=read.end - read.first,
+    )
+
+
 def strips(width: int, columns: int) -> list[Columns]:
     """The strips of a result, `columns` columns each; the last one may have fewer."""
     return [Columns(first, min(width, first + columns)) for first in range(0, width, columns)]
@@ -96,14 +109,23 @@ def split_columns(layers: Sequence[LayerOp], columns: int) -> list[list[LayerOp]
     return parts
 
 
-def _strip(layers: Sequence[LayerOp], number: int, own: Columns) -> list[LayerOp]:
-    """The layers of one strip, before the last one of `layers`."""
+def columns_needed(layers: Sequence[LayerOp], number: int, own: Columns) -> dict[SSAValue, Columns]:
+    """The columns of each value that strip `number`, of these columns of the last result, reads or computes.
+
+    Raises Refusal.
+    """
     needed: dict[SSAValue, Columns] = {layers[-1].result: own}
     for layer in reversed(layers):
         if layer.result not in needed:
             raise Refusal(f"no later layer of the group reads {label_of(layer)}: a group has one last layer")
         for value, read in _reads(layer, needed[layer.result], number):
             needed[value] = needed[value].joined(read) if value in needed else read
+    return needed
+
+
+def _strip(layers: Sequence[LayerOp], number: int, own: Columns) -> list[LayerOp]:
+    """The layers of one strip, before the last one of `layers`. Raises Refusal."""
+    needed = columns_needed(layers, number, own)
     strip = _Strip(number, needed, layers[-1])
     return [strip.layer(layer) for layer in layers]
 
@@ -140,7 +162,7 @@ class _Strip:
             operands=operands,
             properties={**whole.properties, **properties},
             result_types=[_type(whole.result, own)],
-            regions=[build_nest(_narrowed(mapping_of(whole), own.end - own.first))],
+            regions=[build_nest(narrowed(mapping_of(whole), own.end - own.first))],
         )
         self._insert(strip)
         self.values[whole.result] = strip.result
@@ -179,7 +201,12 @@ def _type(value: SSAValue, columns: Columns) -> TensorType:
     return TensorType(value.type.element_type, [*shape(value.type)[:3], columns.end - columns.first])
 
 
-def _narrowed(mapping: Mapping, columns: int) -> Mapping:
-    """The nest with steps that no narrower layer exceeds."""
-    loops = (replace(loop, step=min(loop.step, columns)) if loop.dim == "w" else loop for loop in mapping.loops)
-    return replace(mapping, loops=tuple(loops))
+def narrowed(mapping: Mapping, columns: int) -> Mapping:
+    """The nest on fewer columns. Loops over them that run once then are left out."""
+    loops, runs, extent = list[Loop](), list[bool](), columns
+    for loop in mapping.loops:
+        own = replace(loop, step=min(loop.step, columns)) if loop.dim == "w" else loop
+        runs.append(loop.dim != "w" or own.step < extent)
+        extent = own.step if loop.dim == "w" else extent
+        loops += [own] * runs[-1]
+    return Mapping(tuple(loops), tuple(replace(stage, depth=sum(runs[: stage.depth])) for stage in mapping.stages))

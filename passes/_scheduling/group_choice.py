@@ -30,6 +30,7 @@ from cnncc.passes._scheduling.smaller_budgets import choice_of
 
 MOST_PATHS = 64  # to a layer
 MOST_EXACT = 10  # networks that are run
+MOST_STRIPS = 2  # paths of which strips are searched for
 MOST_FASTEST = 3  # of these, for the fewest cycles
 
 MappingT = TypeVar("MappingT")
@@ -78,6 +79,7 @@ class GroupChoice:
         self.one_by_one = self.beside = MappedLayers(mappings, candidates)
         self.search = GroupSearch(network, mappings, candidates)
         self.found = self.search.candidates_of_all()
+        self.found += self._strips()
         self.fastest: tuple[Candidate, ...] = ()
         self.chosen: tuple[Candidate, ...] = self._best() if self.found else ()
 
@@ -137,6 +139,23 @@ class GroupChoice:
         """The cycles and the cost of each layer in the network without groups."""
         own = self.one_by_one.costs(self.costs)
         return {layer: Figures(cycles, own[layer]) for layer, cycles in self.cycles_alone().items()}
+
+    def _strips(self) -> list[Candidate]:
+        """Groups in strips: those that are searched for as a path with the least that they can take is the best.
+
+        So no search is done for strips that are worse than other groups, whatever mappings they have.
+        """
+        searched, possible = list[Candidate](), self.search.strips()
+        alone = [*self.alone().values()] if possible else []
+        for _ in range(MOST_STRIPS):
+            ways = paths(alone, [*self.found, *searched, *possible])
+            best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
+            wanted = [each for each in possible if any(each is other for other in best)]
+            if not wanted:
+                break
+            searched += self.search.searched(wanted)
+            possible = [each for each in possible if not any(each is other for other in wanted)]
+        return searched
 
     def _best(self) -> tuple[Candidate, ...]:
         """The best of the paths, on the exact model."""

@@ -100,7 +100,7 @@ def _chosen(choice: GroupChoice) -> Iterator[ChosenGroup]:
         copied = _copied(choice, group)
         before = Costs(*(sum(pair) for pair in zip(vars(before).values(), vars(copied).values(), strict=True)))
         after = Costs(
-            cycles[1][group.label].total,
+            sum(cycles[1][part.label].total for part in group.parts),
             round(group.cost(choice.arch, DRAM_WORDS)),
             group.cost(choice.arch, choice.arch.energy),
         )
@@ -122,15 +122,20 @@ def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
 def form_of(group: LayerGroup) -> str:
     """How a group runs, in words."""
     options = group.options
+    columns = f" in strips of {_counted(options.columns, 'column')}" if options.columns else ""
     loads = "".join(f", {load.label} row by row" for load in group.loads)
     delays = f", delays {' '.join(map(str, options.delays))}" if options.delays else ""
     rowwise, single = ", delays in rows" * options.rowwise, ", results in one buffer" * options.single
-    return f"{stripes_of(options.rows)}{loads}{delays}{rowwise}{single}"
+    return f"{stripes_of(options.rows)}{columns}{loads}{delays}{rowwise}{single}"
 
 
 def stripes_of(rows: int) -> str:
     """In words."""
-    return f"stripes of {rows} row{'s' if rows > 1 else ''}"
+    return f"stripes of {_counted(rows, 'row')}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
 
 
 def _nearest(choice: GroupChoice, chosen: Candidate) -> Alternative | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -12,11 +14,14 @@ from xdsl.ir import SSAValue
 
 from cnncc.dialects import nest
 from cnncc.dialects._groups import KINDS, STREAMED
-from cnncc.dialects.nest import LayerOp, Loop, Stage
+from cnncc.dialects.cnn import shape
+from cnncc.dialects.nest import LayerOp, Loop, Stage, image_shape, reads_of_values
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask, searched
-from cnncc.mapper.objective import Figures
-from cnncc.model.layer_shape import GlbBudget
+from cnncc.mapper.objective import DRAM_WORDS, Figures
+from cnncc.mapper.prices import cost_of
+from cnncc.model.group_bounds import least_group_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling import schedule_file
 from cnncc.passes._scheduling.candidates import Candidates, label
@@ -24,28 +29,23 @@ from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, inside, w
 from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.strip_groups import alike, in_strips
 from cnncc.passes._scheduling.stripes import buffers_of, stripe_shape, striped
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
+MOST_WIDTHS = 2  # of strips: the widest that fit, and the widest that are all alike
 
 Mappings = Mapping[LayerOp, nest.Mapping]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A group, from layer number `first` to number `last` of a network, with its cycles and its cost."""
-
-    first: int
-    last: int
-    group: LayerGroup
-    figures: Figures
 
 
 class GroupForm(NamedTuple):
     """A way to run layers `first` to `last` in stripes of `rows` rows of the last one.
 
-    loaded: the values that come row by row. rowwise: delays are in rows. single: the result leaves from one buffer.
+    - loaded: the values that come row by row
+    - rowwise: delays are in rows
+    - single: the result leaves from one buffer
+    - columns: of a strip of the last result, 0 for all in one group
     """
 
     first: int
@@ -54,11 +54,31 @@ class GroupForm(NamedTuple):
     loaded: tuple[SSAValue, ...]
     rowwise: bool = False
     single: bool = False
+    columns: int = 0
 
     @property
     def is_usual(self) -> bool:
         """Whether delays are in whole stripes, and the result leaves from two buffers."""
         return not self.rowwise and not self.single
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A group of this form, with its cycles and its cost."""
+
+    form: GroupForm
+    group: LayerGroup
+    figures: Figures
+
+    @property
+    def first(self) -> int:
+        """The number of its first layer in the network."""
+        return self.form.first
+
+    @property
+    def last(self) -> int:
+        """The number of its last layer."""
+        return self.form.last
 
 
 class GroupSearch:
@@ -79,10 +99,20 @@ class GroupSearch:
         self.copied = {value.root: value for value in network.copied_in(self.resident)}
 
     def candidates_of_all(self) -> list[Candidate]:
-        """All groups that the array can run, with their figures."""
-        forms = [form for run in self.runs() for form in self._forms(*run)]
-        stripes = ((layer, rows) for form in forms for layer, rows in zip(*self._stripes(form), strict=True))
-        self.candidates.search_tasks([self._task(layer, rows) for layer, rows in stripes])
+        """All groups of all columns that the array can run, with their figures."""
+        return self._searched([form for forms in self._whole.values() for form in forms])
+
+    def strips(self) -> list[Candidate]:
+        """Groups in strips of the other layers, with the least that they can take: nothing is searched for yet."""
+        forms = (form for run, whole in self._whole.items() if not whole for form in self._strip_forms(*run))
+        return [self._least(form) for form in forms]
+
+    def searched(self, strips: Sequence[Candidate]) -> list[Candidate]:
+        """Those of these groups that the array can run, with their figures."""
+        return self._searched([each.form for each in strips])
+
+    def _searched(self, forms: Sequence[GroupForm]) -> list[Candidate]:
+        self.candidates.search_tasks([task for form in forms for task in self._tasks(form)])
         return [each for form in forms for each in self._candidates(form)]
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
@@ -129,9 +159,16 @@ class GroupSearch:
 
     # -- forms of a group --------------------------------------------------------------------------------------------
 
-    def _forms(self, first: int, last: int) -> Iterator[GroupForm]:
+    @cached_property
+    def _whole(self) -> dict[tuple[int, int], list[GroupForm]]:
+        """The forms of all columns that fit, for each run of layers that may be a group."""
+        return {run: [*self._whole_forms(*run)] for run in self.runs()}
+
+    def _whole_forms(self, first: int, last: int) -> Iterator[GroupForm]:
         """The highest stripes that fit, by blocks and by loads; those that fit only with less."""
         layers = self.network.layers[first : last + 1]
+        if self.weights(layers) + self.words_of_a_row(layers) > self.arch.glb.words:
+            return
         for by_loads in (True, False):
             kept = list[GroupForm]()
             for rows in self.heights(first, last):
@@ -146,6 +183,55 @@ class GroupSearch:
                 if sum(each.is_usual for each in kept) == MOST_HEIGHTS:
                     break
             yield from kept
+
+    def words_of_a_row(self, layers: Sequence[LayerOp]) -> int:
+        """GLB words of the rows that one row of each layer reads, and of a row that leaves: no stripes take fewer."""
+        results, words = {layer.result for layer in layers[:-1]}, dict[SSAValue, int]()
+        for layer in layers:
+            values = [layer.ifmap, *([layer.residual] if layer.residual else [])]
+            for read in reads_of_values(layer, values):
+                value = values[read.producer]
+                _, channels, height, width = image_shape(value.type)
+                low, end = read.rows(layer.sizes.data.h // 2, 1, height)
+                if value in results or self.network.root(value) in self.in_dram:
+                    columns = layer_shape(layer).iw if read.operand == "ifmap" else width
+                    words[value] = max(words.get(value, 0), (end - low) * channels * columns)
+        last = layers[-1]
+        leaves = self.network.root(last.result) in self.in_dram or self.is_result(last)
+        return sum(words.values()) + leaves * last.sizes.data.k * last.sizes.data.w
+
+    def _strip_forms(self, first: int, last: int) -> Iterator[GroupForm]:
+        """The lowest stripes in the widest strips that fit: these compute the fewest columns twice.
+
+        Strips come as long as they may save words: each one brings all weights and params anew.
+        """
+        layers, rows = self.network.layers[first : last + 1], [*self.heights(first, last)][-1:]
+        if not rows or any(len(shape(layer.result.type)) < 4 for layer in layers):
+            return
+        width, weights, kept = layers[-1].sizes.data.w, self.weights(layers), list[GroupForm]()
+        form = GroupForm(first, last, rows[0], self._loaded(layers, rows[0]))
+        bare, room = self.bare(form), self.arch.glb.words - weights
+        room -= self.words_beside(bare)
+        least = -(-sum(bare.words(self.arch).values()) // room) if room > 0 else width + 1
+        most = min(width, int(self._words_one_by_one(layers)) // max(1, weights))
+        for count in range(max(2, least), most + 1):
+            columns = -(-width // count)
+            equal = width % columns == 0
+            if (kept and not equal) or -(-width // columns) < count:
+                continue
+            with suppress(Refusal):
+                if sum(in_strips(bare, columns).words(self.arch).values()) <= room:
+                    kept.append(form._replace(columns=columns))
+            if len(kept) == MOST_WIDTHS or (kept and equal):
+                break
+        yield from kept
+
+    def _words_one_by_one(self, layers: Sequence[LayerOp]) -> float:
+        """Words that these layers move to and from DRAM without groups."""
+        return sum(
+            cost_of(layer_shape(layer), self.mappings[layer], self.arch, layer.residual is not None, DRAM_WORDS)
+            for layer in layers
+        )
 
     def _loaded(self, layers: Sequence[LayerOp], rows: int) -> tuple[SSAValue, ...]:
         """The values that `nest-group` would have come row by row."""
@@ -169,10 +255,12 @@ class GroupSearch:
             if all(each < layer.sizes.data.h for each, layer in zip(stripes, layers, strict=True)):
                 yield rows
 
-    def _stripes(self, form: GroupForm) -> tuple[list[LayerOp], list[int]]:
-        """The layers, and rows of a stripe of each."""
-        layers = self.network.layers[form.first : form.last + 1]
-        return layers, heights(layers, form.rows)
+    def _stripes(self, form: GroupForm) -> Iterator[tuple[LayerOp, int, LayerShape]]:
+        """The layers, rows of a stripe of each, and what it is to those who map it; that of the widest strip."""
+        layers, bare = self.network.layers[form.first : form.last + 1], self.bare(form)
+        parts = in_strips(bare, form.columns).parts if form.columns else bare.parts
+        widest = max(parts, key=lambda part: sum(shape.sizes.w for shape in part.shapes))
+        return zip(layers, heights(layers, form.rows), widest.shapes, strict=True)
 
     def _room(self, form: GroupForm) -> int:
         """GLB words that are left by rings, buffers and weights of a group, by a bound: below 0 it does not fit."""
@@ -193,7 +281,8 @@ class GroupSearch:
 
     def bare(self, form: GroupForm) -> LayerGroup:
         """The group of this form with rings and buffers alone."""
-        layers, rows = self._stripes(form)
+        layers = self.network.layers[form.first : form.last + 1]
+        rows = heights(layers, form.rows)
         nests = [self._nest(layer, form, each, None) for layer, each in zip(layers, rows, strict=True)]
         return with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
 
@@ -225,11 +314,19 @@ class GroupSearch:
         stages = [Stage(operand, "glb", len(around), count) for operand, count in buffers.items()]
         return nest.Mapping(around, tuple(stages))
 
-    def _task(self, layer: LayerOp, rows: int) -> SearchTask:
-        """The search for the mappings of a stripe, whose operands all lie in the GLB."""
-        budget = GlbBudget(self.arch.glb.words, residual=layer.residual is not None)
-        shape, dataflow = stripe_shape(layer_shape(layer), rows), self.candidates.form(layer)
-        return SearchTask(shape, self.arch, budget, dataflow, prices=self.candidates.prices)
+    def _tasks(self, form: GroupForm) -> list[SearchTask]:
+        """The searches for the mappings of stripes, whose operands all lie in the GLB."""
+        budget, prices = GlbBudget(self.arch.glb.words), self.candidates.prices
+        return [
+            SearchTask(
+                stripe_shape(shape, rows),
+                self.arch,
+                replace(budget, residual=layer.residual is not None),
+                self.candidates.form(layer),
+                prices=prices,
+            )
+            for layer, rows, shape in self._stripes(form)
+        ]
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
@@ -238,15 +335,15 @@ class GroupSearch:
         if (nests := self._nests(form)) is None:
             return
         layers = self.network.layers[form.first : form.last + 1]
-        best = with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
+        best = self._group(form, nests)
         if not self._fits(best) or not _is_legal(best):
             return
         cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
         cycles = least = self._cycles(best)
         yield self._candidate(form, best, cycles, cost)
-        for number in range(1, len(layers) if not form.rowwise else 0):
+        for number in range(1, 0 if form.rowwise or form.columns else len(layers)):
             slack[number] = 1
-            other = with_rings(layers, nests, form.loaded, slack)
+            other = self._group(form, nests, slack)
             if (
                 best.of_layers[number].reads
                 and self._fits(other)
@@ -259,30 +356,52 @@ class GroupSearch:
         if cycles < least:
             yield self._candidate(form, best, cycles, cost)
 
+    def _group(self, form: GroupForm, nests: Sequence[nest.Mapping], slack: Sequence[int] = ()) -> LayerGroup:
+        """The group of this form. slack: see `with_rings`."""
+        layers = self.network.layers[form.first : form.last + 1]
+        group = with_rings(layers, nests, form.loaded, slack, form.rowwise)
+        return in_strips(group, form.columns) if form.columns else group
+
     def _candidate(self, form: GroupForm, group: LayerGroup, cycles: int, cost: float) -> Candidate:
         """A candidate; what it loads is not copied to the GLB before the first layer."""
         words = sum(self.copied[root].words for root in map(self.network.root, group.loaded) if root in self.copied)
         saved = words * (self.costs.dram_read + self.costs.glb_write)
         fewer = words // self.arch.dram.words_per_cycle
-        return Candidate(form.first, form.last, group, Figures(cycles - fewer, cost - saved))
+        return Candidate(form, group, Figures(cycles - fewer, cost - saved))
+
+    def _least(self, form: GroupForm) -> Candidate:
+        """A group in strips with a lower bound of its cycles and its cost, whatever the mappings of stripes are."""
+        group, cycles, cost = in_strips(self.bare(form), form.columns), 0, 0.0
+        for part, count in alike(group):
+            cycles += count * least_group_cycles(part.plan(), self.arch)
+            cost += count * part.least_cost(self.arch, self.costs)
+        return self._candidate(form, group, cycles, cost)
 
     def _nests(self, form: GroupForm) -> list[nest.Mapping] | None:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
         nests = list[nest.Mapping]()
-        for layer, rows in zip(*self._stripes(form), strict=True):
-            task = self._task(layer, rows)
+        for (layer, rows, _), task in zip(self._stripes(form), self._tasks(form), strict=True):
             result = searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices)
             if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
                 return None
-            nests.append(self._nest(layer, form, rows, result.mapping))
+            mapping = result.mapping
+            if task.shape.sizes.w < layer.sizes.data.w:
+                mapping = _in_loop(mapping, Loop("w", task.shape.sizes.w))
+            nests.append(self._nest(layer, form, rows, mapping))
         return nests
 
     def _fits(self, group: LayerGroup) -> bool:
         return sum(group.words(self.arch).values()) + self.words_beside(group) <= self.arch.glb.words
 
     def _cycles(self, group: LayerGroup) -> int:
-        """Cycles of a group by itself."""
-        return program_cycles([group.plan()], self.arch)[0].total
+        """Cycles of a group by itself, of strips one after the other."""
+        return sum(count * program_cycles([part.plan()], self.arch)[0].total for part, count in alike(group))
+
+
+def _in_loop(mapping: nest.Mapping, loop: Loop) -> nest.Mapping:
+    """A nest that runs once for each of some columns. Weights and params still come once."""
+    stages = [stage if stage.memory == "glb" else replace(stage, depth=stage.depth + 1) for stage in mapping.stages]
+    return nest.Mapping((loop, *mapping.loops), tuple(sorted(stages, key=lambda stage: stage.depth)))
 
 
 def _is_legal(group: LayerGroup) -> bool:

@@ -11,10 +11,11 @@ from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAt
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
+from cnncc.dialects._groups import STREAMED, GroupLayer, Read, group_problem, load_of_rows
 from cnncc.dialects.nest import (
     ColumnsOp,
     GroupOp,
+    JoinOp,
     LayerOp,
     LoadOp,
     Mapping,
@@ -25,10 +26,12 @@ from cnncc.dialects.nest import (
     reads_of_values,
 )
 from cnncc.errors import Refusal, one_line
+from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.prices import cost_of
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.group_steps import check_stages, group_bodies
 from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
@@ -50,17 +53,23 @@ EXAMPLE = 'a list such as [{layers = ["conv1", "conv2"], rows = 2}]'
 class LayerGroup:
     """Layers in the order of the program, and the values that come for them row by row from DRAM.
 
-    plans: of these loads, then what each layer is, with the nest of its stripes.
+    - label: as `nest-group` names it
+    - shapes: of the layers
+    - plans: of the loads, then what each layer is, with the nest of its stripes
+    - strips: the groups that it runs as one after the other, each on some columns, if rings of all do not fit
     """
 
+    label: str
     layers: tuple[LayerOp, ...]
+    shapes: tuple[LayerShape, ...]
     plans: tuple[GroupLayer, ...]
     loaded: tuple[SSAValue, ...] = ()
+    strips: tuple[LayerGroup, ...] = ()
 
     @property
-    def label(self) -> str:
-        """As `nest-group` names it."""
-        return f"{label_of(self.layers[0])}..{label_of(self.layers[-1])}"
+    def parts(self) -> tuple[LayerGroup, ...]:
+        """The groups that the program has of it: its strips, or itself."""
+        return self.strips or (self,)
 
     @property
     def loads(self) -> tuple[GroupLayer, ...]:
@@ -94,18 +103,23 @@ class LayerGroup:
         loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
         leaving = self.plans[-1].mapping.stages_in("glb").get("output")
         single = leaving is not None and leaving.buffers == 1
-        return GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads, single=single)
+        columns = self.strips[0].plans[-1].sizes.w if self.strips else 0
+        given = GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads, single=single)
+        return replace(given, columns=columns)
 
     def plan(self) -> GroupPlan:
-        """As the cost model takes it."""
+        """As the cost model takes it, of a group without strips."""
         plans = [
-            LayerPlan(plan.label, layer_shape(layer), plan.mapping, layer.residual is not None)
-            for layer, plan in zip(self.layers, self.of_layers, strict=True)
+            LayerPlan(plan.label, shape, plan.mapping, layer.residual is not None)
+            for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True)
         ]
         return group_plan(self.label, plans, self.plans)
 
     def words(self, arch: Arch) -> dict[str, int]:
-        """Words in the GLB of all rings, buffers and partial sums, by name."""
+        """Words in the GLB of all rings, buffers and partial sums, by name; of the strip that has the most."""
+        return max((part._own_words(arch) for part in self.parts), key=lambda words: sum(words.values()))
+
+    def _own_words(self, arch: Arch) -> dict[str, int]:
         words = {f"{plan.label} ring": ring_words(plan) for plan in self.plans if plan.keeps}
         for plan, sizes in zip(self.of_layers, self.buffers(arch), strict=True):
             words |= {f"{plan.label} {operand}": size for operand, size in sizes.items()}
@@ -114,11 +128,11 @@ class LayerGroup:
     def buffers(self, arch: Arch) -> list[dict[str, int]]:
         """Words in the GLB of the buffers of each layer by operand, and of its partial sums."""
         result = list[dict[str, int]]()
-        for layer, plan in zip(self.layers, self.of_layers, strict=True):
-            shape = layer_shape(layer)
+        for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True):
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
-                sizes["sums"] = arch.words_per_sum * partial_sums(shape, plan.mapping, ring=plan.keeps)
+                sums = partial_sums(shape, plan.mapping, ring=plan.keeps, pitch=_whole_columns(layer))
+                sizes["sums"] = arch.words_per_sum * sums
             result.append(sizes)
         return result
 
@@ -129,13 +143,31 @@ class LayerGroup:
         return any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
 
     def cost(self, arch: Arch, costs: Energy) -> float:
-        """What its layers and its loads cost."""
+        """What its layers and its loads cost, in all strips."""
+        return sum(part._own_cost(arch, costs) for part in self.parts)
+
+    def _own_cost(self, arch: Arch, costs: Energy) -> float:
         of_layers = (
-            cost_of(layer_shape(layer), plan.mapping, arch, layer.residual is not None, costs, plan.first)
+            cost_of(shape, plan.mapping, arch, layer.residual is not None, costs, plan.first)
+            for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True)
+        )
+        return sum(of_layers) + self._loaded_words * (costs.dram_read + costs.glb_write)
+
+    @property
+    def _loaded_words(self) -> int:
+        """Words that come row by row."""
+        return sum(prod(load.sizes.of(dim) for dim in "nkhw") for load in self.loads)
+
+    def least_cost(self, arch: Arch, costs: Energy) -> float:
+        """A lower bound of the cost, whatever the mappings of stripes are, of a group without strips."""
+        budgets = (
+            GlbBudget(
+                arch.glb.words, frozenset(plan.mapping.stages_in("glb")).intersection(STREAMED), bool(layer.residual)
+            )
             for layer, plan in zip(self.layers, self.of_layers, strict=True)
         )
-        loaded = sum(prod(load.sizes.of(dim) for dim in "nkhw") for load in self.loads)
-        return sum(of_layers) + loaded * (costs.dram_read + costs.glb_write)
+        of_layers = (least_cost(shape, arch, budget, costs) for shape, budget in zip(self.shapes, budgets, strict=True))
+        return sum(of_layers) + self._loaded_words * (costs.dram_read + costs.glb_write)
 
     def check(self) -> None:
         """Raises Refusal where the array has no program for the group."""
@@ -144,6 +176,13 @@ class LayerGroup:
         residuals = [layer.residual is not None for layer in self.layers]
         check_stages(self.plans, [False] * len(self.loads) + residuals)
         group_bodies(self.plans, [False] * len(self.plans))
+
+
+def _whole_columns(layer: LayerOp) -> int:
+    """Columns of the value that holds what a layer computes: a strip writes its columns into a whole result."""
+    joins = (use.operation for use in layer.result.uses if isinstance(use.operation, JoinOp))
+    joined = next(joins, None)
+    return image_shape((joined.result if joined else layer.result).type)[3]
 
 
 def ring_words(plan: GroupLayer) -> int:
@@ -158,6 +197,7 @@ def groups_attr(groups: Sequence[GivenGroup]) -> ArrayAttr[DictionaryAttr]:
             {
                 "layers": ArrayAttr(map(StringAttr, group.layers)),
                 "rows": IntegerAttr(group.rows, i64),
+                **({"columns": IntegerAttr(group.columns, i64)} if group.columns else {}),
                 **({"delays": ArrayAttr(IntegerAttr(delay, i64) for delay in group.delays)} if group.delays else {}),
                 **{
                     name: BoolAttr.from_bool(getattr(group, name))
@@ -178,11 +218,13 @@ def groups_of(attribute: Attribute) -> list[GivenGroup]:
         names = [name.data for name in _items(keys.get("layers")) if isinstance(name, StringAttr)]
         delays = [_number(delay) for delay in _items(keys.get("delays"))]
         flags = {name: keys[name] == BoolAttr.from_bool(True) for name in FLAGS if name in keys}
-        given = replace(GivenGroup(tuple(names), _number(keys.get("rows")), tuple(delays)), **flags)
+        columns = _number(keys["columns"]) if "columns" in keys else 0
+        given = GivenGroup(tuple(names), _number(keys.get("rows")), tuple(delays), columns=columns)
+        given = replace(given, **flags)
         if groups_attr([given]).data[0] != entry:
             given = replace(given, rows=-1)  # keys or values that are none
         groups.append(given)
-    if not groups or any(min(group.rows, *group.delays, 0) < 0 for group in groups):
+    if not groups or any(min(group.rows, group.columns, *group.delays) < 0 for group in groups):
         raise ValueError(f"expected {EXAMPLE}, not {one_line(str(attribute), 80)}")
     return groups
 
@@ -241,7 +283,9 @@ def with_rings(
     waits = [*[0] * len(loaded), *slack] if slack else ()
     plans = with_least_rows(plans) if rowwise else with_least_delays(plans, waits)
     plans = with_least_rings(plans, [*[1] * len(loaded), *map(rows_apart, layers)])
-    return LayerGroup(tuple(layers), tuple(plans), tuple(loaded))
+    shapes = (replace(layer_shape(layer), kind=kind_in_group(layer)) for layer in layers)
+    label = f"{label_of(layers[0])}..{label_of(layers[-1])}"
+    return LayerGroup(label, tuple(layers), tuple(shapes), tuple(plans), tuple(loaded))
 
 
 def group_op(label: str, planned: LayerGroup) -> GroupOp:

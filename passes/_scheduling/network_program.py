@@ -33,7 +33,7 @@ def network_parts(
     grouped = {layer for group in groups for layer in group.layers}
     for layer in network.layers:
         if group := ends.get(layer):
-            parts.append(group.plan())
+            parts += [part.plan() for part in group.parts]
         elif layer not in grouped and (plan := plans[layer]):
             ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts else ())
             parts.append(replace(plan, label=part_label(network, layer), prefetched=ahead))

@@ -7,6 +7,7 @@ one layer more: it is taken, layer by layer, where everything still has its plac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
@@ -25,16 +26,32 @@ from cnncc.passes.array_allocate import Lifetime, fits
 def lifetimes(
     network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup] = ()
 ) -> dict[str, Lifetime]:
-    """What is in the GLB, by name, when nothing is prefetched."""
-    words = {f"value {i}": (each.words, each.first, each.last) for i, each in enumerate(_resident(network, mappings))}
+    """What is in the GLB, by name, when nothing is prefetched.
+
+    Each number of the network counts as as many as the groups have parts, for strips run one after the other.
+    """
+    times, lives = _times(groups), dict[str, Lifetime]()
+
+    def add(name: str, words: int, first: int, last: int) -> None:
+        lives[name] = Lifetime(name, words, first, last)
+
+    for i, value in enumerate(_resident(network, mappings)):
+        add(f"value {i}", value.words, value.first * times, value.last * times + times - 1)
     grouped = {layer for group in groups for layer in group.layers}
     for layer in (layer for layer in mappings if layer not in grouped):
-        number, sizes = network.number[layer], stage_sizes(layer_shape(layer), arch, mappings[layer])
-        words |= {f"{name} {number}": (size, number, number) for name, size in sizes.items()}
+        number = network.number[layer]
+        for name, words in stage_sizes(layer_shape(layer), arch, mappings[layer]).items():
+            add(f"{name} {number}", words, number * times, number * times + times - 1)
     for group in groups:
         number = network.number[group.layers[0]]
-        words |= {f"{name} {number}": (size, number, number) for name, size in group.words(arch).items()}
-    return {name: Lifetime(name, *when) for name, when in words.items()}
+        for at, part in enumerate(group.parts, number * times):
+            for name, words in part.words(arch).items():
+                add(f"{name} {number}", words, at, at)
+    return lives
+
+
+def _times(groups: Sequence[LayerGroup]) -> int:
+    return max((len(group.parts) for group in groups), default=1)
 
 
 def prefetched_layers(
@@ -44,13 +61,15 @@ def prefetched_layers(
     lives = lifetimes(network, arch, mappings, groups)
     in_glb, fitting = {value.root for value in _resident(network, mappings)}, list[LayerOp]()
     grouped = {layer for group in groups for layer in group.layers}
+    ends = {network.number[group.layers[0]]: len(group.parts) - 1 for group in groups}
     headless = {network.number[group.layers[0]] for group in groups if not group.has_head}
     for layer in (layer for layer in network.layers if layer not in grouped):
         before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
         prefetched = {f"{name} {number}" for name in prefetchable(mapping)} if mapping else set[str]()
         if before is None or before in headless or not prefetched:
             continue
-        longer = {name: Lifetime(name, lives[name].words, before, number) for name in prefetched}
+        first = before * _times(groups) + ends.get(before, 0)
+        longer = {name: replace(lives[name], first=first) for name in prefetched}
         if fits(list((lives | longer).values()), arch.glb.words):
             lives |= longer
             fitting.append(layer)
