@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -201,7 +201,13 @@ def test_docs_ladder_names_every_step() -> None:
 
     text = (ROOT / "docs" / "ladder.md").read_text()
     named = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
-    assert named == [step.name for step in steps(Settings(load_arch("spatial-8x8"), "spatial-8x8", 16))]
+    settings = Settings(load_arch("spatial-8x8"), "spatial-8x8", 16)
+    in_turn, side_by_side = (
+        [step.name for step in steps(each)] for each in (settings, replace(settings, parallel=True))
+    )
+    assert [name for name in named if name in in_turn] == in_turn
+    assert [name for name in named if name in side_by_side] == side_by_side
+    assert set(named) == {*in_turn, *side_by_side}
 
 
 def test_docs_demo_runs(checkout: Checkout) -> None:

@@ -87,7 +87,10 @@ def evaluate(
 
 def _result(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
     """The value of a layer that ran: the tensor of its last commit, or the tensor in DRAM that gathers its commits."""
-    return {op.value.data: machine.get(machine.result)} if op.value.data and machine.result else {}
+    try:
+        return {op.value.data: machine.get(machine.result)} if op.value.data and machine.result else {}
+    except Refusal as refusal:
+        raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
 
 
 def _layer(op: A.LayerOp, machine: ArrayState) -> None:
