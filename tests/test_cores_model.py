@@ -28,6 +28,7 @@ from cnncc.driver.program_parts import cores_plan_of
 from cnncc.errors import Refusal
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.programs import cores_of
+from cnncc.machine.cores.ring_rows import RingNotes, RingStep, ring_peaks
 from cnncc.model import cores_schedule
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan
@@ -188,3 +189,10 @@ def test_estimate_refuses_what_is_not_of_cores(compiled: tuple[CoresPlan, Path],
     metadata = {**binary.metadata, "plan": [{**binary.metadata["plan"][0], "lag": 0}]}
     save(replace(binary, metadata=metadata), tmp_path / "wrong.cnb")
     assert "lag, keeps and words of frames are positive" in refused("estimate", tmp_path / "wrong.cnb")
+
+
+def test_rows_that_a_reader_skips_are_read_with_those_before_them() -> None:
+    """Row 1 of its view is row 2 of the ring: two rows wait at most, not three."""
+    written = [RingStep(0, 0, 2, 10, 4), RingStep(0, 2, 4, 20, 4)]
+    read = [RingStep(0, 0, 1, 15, 8), RingStep(0, 1, 2, 25, 8)]
+    assert ring_peaks([RingNotes(steps={(0, 1): written}), RingNotes(steps={(0, 1): read})]) == {(0, 1): 2}

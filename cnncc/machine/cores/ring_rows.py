@@ -24,12 +24,16 @@ Ring = tuple[int, int]  # the core that writes, the core that reads
 
 
 class RingStep(NamedTuple):
-    """A step of a frame: the rows from `low` to `end`, and when they are written (read)."""
+    """A step of a frame: the rows from `low` to `end`, and when they are written (read).
+
+    pitch: the words from row to row. A reader of every second row has twice the writer's.
+    """
 
     frame: int
     low: int
     end: int
     done: int
+    pitch: int
 
 
 @dataclass
@@ -60,7 +64,7 @@ class RingNotes:
         descriptor = self.descriptors.get(leaf.instruction.number("desc"), Descriptor())
         rows = _rows(leaf.instruction, descriptor, index)
         frame, step = index[0] - self.skipped[0], (ring, loop, index[0], index[1])
-        steps, own = self.steps.setdefault(ring, []), RingStep(frame, *rows, done - self.skipped[1])
+        steps, own = self.steps.setdefault(ring, []), RingStep(frame, *rows, done - self.skipped[1], descriptor.pitch)
         if step == self.step:
             last = steps.pop()
             rows = [each for each in (last, own) if each.low < each.end] or [own]
@@ -131,13 +135,13 @@ def ring_peaks(notes: Sequence[RingNotes]) -> dict[Ring, int]:
 
 
 def _peak(written: Sequence[RingStep], read: Sequence[RingStep]) -> int:
-    height = max(step.end for step in written)
+    height, pitch = max(step.end for step in written), max(1, written[0].pitch)
     events = [(step.done, 1, step.frame * height + step.end) for step in written]
     for frame, steps in groupby(read, lambda step: step.frame):
         low = height
         for step in reversed(list(steps)):
             events.append((step.done, 0, frame * height + low))
-            low = min(low, step.low) if step.low < step.end else low
+            low = min(low, step.low * step.pitch // pitch) if step.low < step.end else low
     most = there = gone = 0
     for _, is_write, row in sorted(events):
         there, gone = (max(there, row), gone) if is_write else (there, max(gone, row))
