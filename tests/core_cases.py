@@ -7,6 +7,7 @@ that is free. A window of 3 rows needs the row below, so row 0 gives no token, a
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
@@ -383,3 +384,34 @@ def macs_of_busiest(layers: Sequence[Layer], writer: ProgramWriter) -> int:
             steps = 4 * layer.k // layer.pes
         most = max(most, prod((layer.height, layer.width)) * steps)
     return most
+
+
+SMALL = ((4, 1, 8, 1, 2), (12, 8), (1, 8, 8, 4))
+
+
+def random_case(seed: int) -> tuple[str, Arch, int]:
+    """A chain on a random array, with loops and waits between its instructions; and its lag."""
+    r = random.Random(seed)
+    pe = replace(
+        PAPER.pe, start_cycles=r.randint(0, 4), finish_cycles=r.randint(0, 2), weight_halves=r.randint(1, 3),
+        ifmap_halves=r.randint(1, 3), psum_halves=r.randint(1, 3),
+    )  # fmt: skip
+    arch = replace(
+        PAPER, pe=pe, dram=Dram(r.randint(1, 9), r.randint(0, 90)), bus=Bus(r.randint(1, 10), r.randint(0, 5)),
+        commit=OutputUnits(r.randint(1, 3), r.randint(0, 9)), sequencer=Sequencer(r.randint(1, 6), r.random() < 0.8),
+        cores=Cores(8, r.randint(0, 8), 3, r.choice([0, 1, 10, 300])),
+    )  # fmt: skip
+    layers, lag = chain(*SMALL), r.choice([0, 1, 2])
+    for layer in layers[1:]:
+        layer.entries = r.randint(3 if layer.kind == "conv" else 1, layer.entries)
+    # Waits, and loops without tokens, whose effects are summed up.
+    before = {
+        "end": "sync load=1 array=1 commit=1",
+        "load": "loop count=3\ndesc id=9\nend",
+        "mac": "loop count=2\nsync\nend",
+    }
+    lines = [
+        line if r.random() < 0.8 else f"{before.get(line.split()[0], '')}\n{line}"
+        for line in ProgramWriter(layers, arch, lag).text().splitlines()
+    ]
+    return "\n".join(lines), arch, lag

@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import done, refused
-from core_cases import PAPER, ProgramWriter, chain, macs_of_busiest, reference, with_macro_cycles
+from core_cases import PAPER, SMALL, ProgramWriter, chain, macs_of_busiest, random_case, reference, with_macro_cycles
 from examples import examples
 from plain_cores import plain_cores
 from test_machine_times import random_program
 from test_races import ORDER
 from trap_cases import CORES_ARCH, DEADLOCKS
 
-from cnncc.arch.model import Bus, Cores, Dram, OutputUnits, Sequencer
 from cnncc.binary.container import Binary, from_bytes, save, to_bytes
 from cnncc.binary.modules import disassembly
 from cnncc.binary.run import Machine, inputs_of, outputs_of, run
@@ -38,8 +37,6 @@ from cnncc.machine.stats import stats
 from cnncc.machine.times.tasks import ENGINES
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
-
-SMALL = ((4, 1, 8, 1, 2), (12, 8), (1, 8, 8, 4))
 
 
 def small(lag: int = 1, seed: int = 0) -> tuple[Binary, Sequence[object]]:
@@ -175,28 +172,8 @@ def test_conditions_on_the_first_and_last_frame(frames: int, monkeypatch: pytest
 @pytest.mark.parametrize("seed", range(examples(6)))
 def test_times_and_causes_are_those_of_plain_clocks(seed: int) -> None:
     """On random arrays: ports, latencies, queues, halves, cycles of macro-instructions."""
-    r = random.Random(seed)
-    pe = replace(
-        PAPER.pe, start_cycles=r.randint(0, 4), finish_cycles=r.randint(0, 2), weight_halves=r.randint(1, 3),
-        ifmap_halves=r.randint(1, 3), psum_halves=r.randint(1, 3),
-    )  # fmt: skip
-    arch = replace(
-        PAPER, pe=pe, dram=Dram(r.randint(1, 9), r.randint(0, 90)), bus=Bus(r.randint(1, 10), r.randint(0, 5)),
-        commit=OutputUnits(r.randint(1, 3), r.randint(0, 9)), sequencer=Sequencer(r.randint(1, 6), r.random() < 0.8),
-        cores=Cores(8, r.randint(0, 8), 3, r.choice([0, 1, 10, 300])),
-    )  # fmt: skip
-    layers = chain(*SMALL)
-    for layer in layers[1:]:
-        layer.entries = r.randint(3 if layer.kind == "conv" else 1, layer.entries)
-    text = ProgramWriter(layers, arch, r.choice([0, 1, 2])).text()
-    # Waits, and loops without tokens, whose effects are summed up.
-    before = {
-        "end": "sync load=1 array=1 commit=1",
-        "load": "loop count=3\ndesc id=9\nend",
-        "mac": "loop count=2\nsync\nend",
-    }
-    lines = [(before.get(line.split()[0], "") if r.random() < 0.2 else "", line) for line in text.splitlines()]
-    program = assemble("\n".join(f"{extra}\n{line}" for extra, line in lines))
+    text, arch, _ = random_case(seed)
+    program = assemble(text)
     counted = simulate_cores(cores_of(program, arch, 6), causes=True).cores
     for core, plain in zip(counted, plain_cores(program, arch, 6), strict=True):
         cycles = core.cycles

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
-from core_cases import PAPER, ProgramWriter, chain
+from core_cases import random_case
 from examples import examples
-from test_core_runs import SMALL
 
-from cnncc.arch.model import Arch, Bus, Cores, Dram, OutputUnits, Sequencer
+from cnncc.arch.model import Arch
 from cnncc.isa.assembly import assemble
 from cnncc.isa.table import RUN_BY_ENGINES
 from cnncc.isa.table import InstructionKind as Kind
@@ -85,33 +82,6 @@ def compare(text: str, arch: Arch, frames: int, lag: int) -> None:
         for own, core in zip(predicted.cores, counted.cores, strict=True):
             assert {**vars(own), "stall": {}} == {**vars(core.cycles), "stall": {}}
             assert own.stall == (core.cycles.stall if with_causes else {})
-
-
-def random_case(seed: int) -> tuple[str, Arch, int]:
-    """A chain on a random array, with loops and waits between its instructions; and its lag."""
-    r = random.Random(seed)
-    pe = replace(
-        PAPER.pe, start_cycles=r.randint(0, 4), finish_cycles=r.randint(0, 2), weight_halves=r.randint(1, 3),
-        ifmap_halves=r.randint(1, 3), psum_halves=r.randint(1, 3),
-    )  # fmt: skip
-    arch = replace(
-        PAPER, pe=pe, dram=Dram(r.randint(1, 9), r.randint(0, 90)), bus=Bus(r.randint(1, 10), r.randint(0, 5)),
-        commit=OutputUnits(r.randint(1, 3), r.randint(0, 9)), sequencer=Sequencer(r.randint(1, 6), r.random() < 0.8),
-        cores=Cores(8, r.randint(0, 8), 3, r.choice([0, 1, 10, 300])),
-    )  # fmt: skip
-    layers, lag = chain(*SMALL), r.choice([0, 1, 2])
-    for layer in layers[1:]:
-        layer.entries = r.randint(3 if layer.kind == "conv" else 1, layer.entries)
-    before = {
-        "end": "sync load=1 array=1 commit=1",
-        "load": "loop count=3\ndesc id=9\nend",
-        "mac": "loop count=2\nsync\nend",
-    }
-    lines = [
-        line if r.random() < 0.8 else f"{before.get(line.split()[0], '')}\n{line}"
-        for line in ProgramWriter(layers, arch, lag).text().splitlines()
-    ]
-    return "\n".join(lines), arch, lag
 
 
 @pytest.mark.parametrize("seed", range(examples(4)))
