@@ -16,61 +16,26 @@ k and s are of rows and columns each.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from cnncc.dialects._layers import Window
+from cnncc.dialects._windowed_layer import WindowedLayer
 from cnncc.dialects.cnn import ConvOp, shape, value_key
 from cnncc.errors import Refusal
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(WindowedLayer):
     """A convolution.
 
+    >>> from cnncc.dialects._layers import Window
     >>> conv2 = Convolution("conv2", (27, 27), 96, 256, Window((5, 5), pad=(2, 2, 2, 2), group=2))
     >>> conv2.results, conv2.depth, conv2.macs
     ((27, 27), 48, 223948800)
 
     Raises Refusal for sizes below 1, a window larger than its image, and maps that do not fit the groups.
     """
-
-    name: str
-    image: tuple[int, int]
-    inputs: int
-    outputs: int
-    window: Window
-
-    def __post_init__(self) -> None:
-        groups = self.window.group
-        if min(*self.image, self.inputs, self.outputs) < 1:
-            raise Refusal(
-                f"{self.name}: image {self.image}, {self.inputs} inputs, {self.outputs} outputs: give 1 or more"
-            )
-        if min(self.results) < 1:
-            raise Refusal(f"{self.name}: the window spans {self.window.spans} of an image of {self.image}: enlarge it")
-        if self.inputs % groups or self.outputs % groups:
-            raise Refusal(
-                f"{self.name}: {self.inputs} inputs and {self.outputs} outputs in {groups} groups: "
-                "give multiples of the groups"
-            )
-
-    @property
-    def results(self) -> tuple[int, int]:
-        """Rows and columns of an output map."""
-        return self.window.output(*self.image)
-
-    @property
-    def pixels(self) -> int:
-        """Positions of an output map."""
-        return prod(self.results)
-
-    @property
-    def taps(self) -> int:
-        """k x k."""
-        return prod(self.window.kernel)
 
     @property
     def depth(self) -> int:

@@ -16,64 +16,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects._layers import Window
+from cnncc.dialects._windowed_layer import WindowedLayer
 from cnncc.dialects.cnn import ConvOp, PoolOp, ReshapeOp, shape, value_key
 from cnncc.errors import Refusal
 
 
 @dataclass(frozen=True)
-class ChainLayer:
+class ChainLayer(WindowedLayer):
     """A convolution, a pool (`weighted` is false) or a fully connected layer (a convolution with one result).
 
+    >>> from cnncc.dialects._layers import Window
     >>> ChainLayer("conv", (28, 28), 1, 24, Window((3, 3), pad=(1, 1, 1, 1))).results
     (28, 28)
 
     Raises Refusal for sizes below 1, a window larger than its image, and channels that do not fit the groups.
     """
 
-    name: str
-    image: tuple[int, int]
-    inputs: int
-    outputs: int
-    window: Window
     weighted: bool = True
 
     def __post_init__(self) -> None:
-        if min(*self.image, self.inputs, self.outputs) < 1:
-            raise Refusal(
-                f"{self.name}: image {self.image}, {self.inputs} inputs, {self.outputs} outputs: give 1 or more"
-            )
-        if min(self.results) < 1:
-            raise Refusal(f"{self.name}: the window spans {self.window.spans} of an image of {self.image}: enlarge it")
-        if self.inputs % self.window.group or self.outputs % self.window.group:
-            raise Refusal(
-                f"{self.name}: {self.inputs} inputs and {self.outputs} outputs in {self.window.group} groups: "
-                "give multiples of the groups"
-            )
+        super().__post_init__()
         if not self.weighted and self.outputs != self.inputs:
             raise Refusal(f"{self.name}: a pool of {self.inputs} inputs has {self.outputs} outputs: give as many")
-
-    @cached_property
-    def results(self) -> tuple[int, int]:
-        """R_(i+1), C_(i+1)."""
-        return self.window.output(*self.image)
-
-    @property
-    def pixels(self) -> int:
-        """Output pixels of a frame."""
-        return prod(self.results)
-
-    @property
-    def taps(self) -> int:
-        """K²."""
-        return prod(self.window.kernel)
 
     @property
     def depth(self) -> int:
