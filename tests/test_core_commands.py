@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from cli_cases import conv_model, done, invoke, refused, save
+from cli_cases import build, conv_model, done, invoke, refused, save
+from onnx import helper
 
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
@@ -136,6 +138,37 @@ def test_compile_prints_a_single_core_beside(folder: Path) -> None:
         "compile", folder / "net.onnx", *ARCH, "--schedule", folder / "cores.toml", "-o", folder / "b.cnb"
     ).stdout
     assert "  a single core  " in report and "a single core takes" not in report
+
+
+def test_all_buffers_of_a_long_lag_count(folder: Path) -> None:
+    """With a lag of 3 there are 3 images and 3 results: what `nest-cores` finds to fit does."""
+    (folder / "late.toml").write_text('lag = 3\n[[core]]\nlayers = ["c1", "c2"]\nplace = "1x2@0,0"\n')
+    array = done("arch", "show", "tcpa-4x4").stdout
+
+    banks, result = 8, None
+    while result is None or result.exit_code:
+        changed = re.sub(r"(?m)^words = \d+", f"words = {64 * banks}", array)
+        (folder / "banks.toml").write_text(re.sub(r"(?m)^banks = \d+", f"banks = {banks}", changed))
+        given = (folder / "net.onnx", "--schedule", folder / "late.toml", "--arch", folder / "banks.toml")
+        result = invoke("compile", *given, "-o", folder / "late.cnb")
+        if result.exit_code:
+            needed = re.match(r"cnncc: nest-cores: \d+ words of the GLB in (\d+) banks of 64", result.stderr)
+            assert needed and int(needed[1]) > banks, result.stderr
+            banks = int(needed[1])
+
+
+def test_a_core_that_begins_with_pools(tmp_path: Path) -> None:
+    """The second pool has params. No load of the core waits for weights: an image says that all have come."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["m"], name="m", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("AveragePool", ["m"], ["y"], name="a", kernel_shape=[2, 2]),
+    ]
+    save(build(nodes, {"x": (1, 4, 10, 6)}, ["y"]), tmp_path / "pools.onnx")
+    (tmp_path / "cores.toml").write_text('[[core]]\nlayers = ["m", "a"]\nplace = "1x2@0,0"\n')
+    given = (tmp_path / "pools.onnx", *ARCH, "--schedule", tmp_path / "cores.toml")
+    done("compile", *given, "-o", tmp_path / "pools.cnb")
+    assert "counters are as predicted" in done("estimate", tmp_path / "pools.cnb", "--check-counters").stdout
+    done("verify", *given)
 
 
 def test_a_network_that_a_single_core_cannot_run(folder: Path) -> None:
