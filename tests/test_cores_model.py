@@ -101,7 +101,6 @@ REFUSED = (
     "one engine does (CORE-5)",
     "row of a ring of",
     "no mapping",
-    "begin the group with another layer",
 )
 
 

@@ -262,10 +262,16 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         module = read_onnx(path, ctx, refusals, batch)
         check_interface(path, module)
     refusals.raise_any(str(path))
-    if settings.parallel and settings.arch.cores.host:
-        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
+    mark_host_operators(module, settings)
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings, refusals.notes)
+
+
+def mark_host_operators(module: ModuleOp, settings: Settings) -> None:
+    """Note in an imported module the operators that the array file has on the host where layers run side by side."""
+    module.attributes.pop(HOST, None)
+    if settings.parallel and settings.arch.cores.host:
+        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
 
 
 def check_interface(path: Path, module: ModuleOp) -> None:

@@ -106,11 +106,17 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     return Program(source.name, array, parts, network, report), compilation
 
 
-def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | None:
-    """The program of an ONNX file without layers side by side; None where options or IR say how these run."""
+def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | Refusal | None:
+    """The program of an ONNX file without layers side by side, or why there is none.
+
+    None where options or IR say how layers run.
+    """
     if source.suffix == ".mlir" or options.schedule:
         return None
-    return of_model(source, replace(options, parallel=None, fps=None), progress)[0]
+    try:
+        return of_model(source, replace(options, parallel=None, fps=None), progress)[0]
+    except Refusal as refusal:
+        return refusal
 
 
 def _cloned(

@@ -28,6 +28,7 @@ from cnncc.dialects.nest import (
 from cnncc.errors import Refusal, one_line
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.prices import cost_of
+from cnncc.model.core_steps import waits_on_core
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.group_steps import check_stages, group_bodies
 from cnncc.model.layer_schedule import LayerPlan
@@ -176,6 +177,12 @@ class LayerGroup:
         residuals = [layer.residual is not None for layer in self.layers]
         check_stages(self.plans, [False] * len(self.loads) + residuals)
         group_bodies(self.plans, [False] * len(self.plans))
+
+    def check_on_core(self) -> None:
+        """Raises Refusal where a core has no program for the group."""
+        if problem := group_problem(self.plans):
+            raise Refusal(problem)
+        waits_on_core(self.plans)
 
 
 def _whole_columns(layer: LayerOp) -> int:
