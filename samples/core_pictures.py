@@ -112,7 +112,7 @@ def pipeline(cases: Sequence[Example]) -> Picture:
     picture = Picture(1000, 70 + height * len(cases), f"Layers side by side: when each core computes, {FRAMES} frames")
     for number, (case, runs) in enumerate(zip(cases, timelines, strict=True)):
         y = 24 + height * number
-        rows = " and ".join(dict.fromkeys(str(ring.keeps) for ring in case.plan.rings))
+        rows = " and ".join(dict.fromkeys(str(channel.keeps) for channel in case.plan.channels))
         picture.text(24, y, f"Channels of {rows} rows: a frame leaves every {case.period:,} cycles", 14, INK, bold=True)
         _panel(picture, y + 14, case, runs, end)
     y = 22 + height * len(cases)
@@ -184,8 +184,8 @@ def layer_words(case: Example) -> list[LayerWords]:
             leaving = BUFFERS * case.plan.result if layer.leaves and number == len(case.plan.groups) - 1 else 0
             found.append(LayerWords(layer.label, weights, source[0], row * sizes.h, *source[1:], leaving))
             rows, kind = layer.keeps, "ring"
-            if not rows and number < len(case.plan.rings):
-                rows, kind = case.plan.rings[number].ring, "channel"
+            if not rows and number < len(case.plan.channels):
+                rows, kind = case.plan.channels[number].keeps, "channel"
             source = row * sizes.h, row * rows, f"{kind} of {rows} of {sizes.h} rows"
     return found
 

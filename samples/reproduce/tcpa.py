@@ -263,7 +263,8 @@ def storage(net: Sequence[ChainLayer], ran: SideBySide) -> Iterator[Figure]:
     )
     printed, real = in_both(lambda convention: stored_inputs(net, SMALL, ARRAY, convention))
     stated = (24, 2352, 24, 336)
-    for layer, paper, *sizes in zip(net[1:], stated, printed[1:], real[1:], ran.stored, strict=True):
+    stored = [rows * layer.inputs * layer.image[1] for layer, rows in zip(net[1:], ran.waiting, strict=True)]
+    for layer, paper, *sizes in zip(net[1:], stated, printed[1:], real[1:], stored, strict=True):
         where, last = "Eq. 16" if layer.weighted else "Eq. 17", note if layer is net[-1] else ""
         yield Figure(where, f"input of {layer.name}", "bytes", paper, *sizes, note=last)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +24,11 @@ from cnncc.binary.run import run
 from cnncc.dialects.nest import Region
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, CORES, NESTS, STAGE, Compilation, Step
-from cnncc.driver.program_parts import program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.machine.cores.core_times import CoresTimes, EngineRun, simulate_cores
+from cnncc.machine.cores.core_times import EngineRun, simulate_cores
 from cnncc.machine.cores.programs import cores_of
-from cnncc.model.cores_plan import CoresPlan
 from cnncc.tcpa.chain_layer import ChainLayer
 from cnncc.weights import Array
 
@@ -58,7 +57,7 @@ class SideBySide:
     - first: cycles until the results of the first frame are in DRAM, with those for weights
     - period: cycles of a frame in steady state
     - preset_period: the same with the preset's cycles around macro-instructions
-    - stored: by channel, words that wait at most
+    - waiting: by channel, the most rows that wait
     - pes: by core
     """
 
@@ -68,7 +67,7 @@ class SideBySide:
     first: int
     period: int
     preset_period: int
-    stored: Sequence[int]
+    waiting: Sequence[int]
     pes: Sequence[int]
 
 
@@ -182,35 +181,30 @@ def _run(compilation: Compilation, logits: Mapping[str, Array]) -> Binary:
 
 def _counted(compilation: Compilation, logits: Mapping[str, Array]) -> SideBySide:
     """From a network on cores."""
-    (plan,) = (part for part in program_parts(compilation.module, {}) if isinstance(part, CoresPlan))
     binary = _run(compilation, logits)
-    preset = replace(binary.arch, pe=load_arch(binary.arch.name).pe)
-    times, of_preset = (simulate_cores(cores_of(binary.instructions, arch, FRAMES)) for arch in (binary.arch, preset))
+    preset = replace(binary, arch=replace(binary.arch, pe=load_arch(binary.arch.name).pe))
+    stats, of_preset = (program_stats(each, causes=False, frames=FRAMES) for each in (binary, preset))
     runs = list[EngineRun]()
     simulate_cores(cores_of(binary.instructions, binary.arch, 1), timeline=runs)
-    of_cores = [
-        [each for each in runs if each.core == core and each.engine == "array"]
-        for core in range(1, len(plan.regions) + 1)
-    ]
+    cores = [(number, core) for number, core in enumerate(stats["cores"]) if core["rows"]]
+    of_cores = [[each for each in runs if each.core == number and each.engine == "array"] for number, _ in cores]
     zero = of_cores[0][0].start
-    rows = [ring.producer.sizes.k * ring.producer.sizes.w for ring in plan.rings]
     return SideBySide(
-        [sum(each.end - each.start for each in own) for own in of_cores],
+        [core["cycles"]["compute"] // FRAMES for _, core in cores],
         [own[0].start - zero for own in of_cores],
         [own[-1].end - zero for own in of_cores],
-        times.frames.first,
-        _period(times),
+        stats["frames"]["first"],
+        _period(stats),
         _period(of_preset),
-        [words * most for words, most in zip(rows, times.rings.values(), strict=True)],
-        [region.rows * region.cols for region in plan.regions],
+        [channel["rows"] for channel in stats["channels"]],
+        [core["rows"] * core["cols"] for _, core in cores],
     )
 
 
-def _period(times: CoresTimes) -> int:
+def _period(stats: Mapping[str, Any]) -> int:
     """Cycles of a frame in steady state."""
-    assert times.frames.period
-    cycles, frames = times.frames.period
-    return cycles // frames
+    period = stats["frames"]["period"]
+    return period["cycles"] // period["frames"]
 
 
 def _counted_in_turn(net: Sequence[ChainLayer], options: CompileOptions) -> InTurn:
