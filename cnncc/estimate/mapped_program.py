@@ -107,10 +107,13 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
 
 
 def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | None:
-    """The program of an ONNX file without layers side by side; None where options or IR say how these run."""
-    if source.suffix == ".mlir" or options.schedule:
+    """The program of an ONNX file with layers one after the other; None of IR, whose layers may be on cores already.
+
+    A schedule with cores has nothing else (`read_schedule`), so it is left out.
+    """
+    if source.suffix == ".mlir":
         return None
-    return of_model(source, replace(options, parallel=None, fps=None), progress)[0]
+    return of_model(source, replace(options, parallel=None, fps=None, schedule=None), progress)[0]
 
 
 def _cloned(
