@@ -262,10 +262,15 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         module = read_onnx(path, ctx, refusals, batch)
         check_interface(path, module)
     refusals.raise_any(str(path))
-    if settings.parallel and settings.arch.cores.host:
-        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
+    leave_to_host(module, settings)
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings, refusals.notes)
+
+
+def leave_to_host(module: ModuleOp, settings: Settings) -> None:
+    """Mark the operators that the host computes where layers run side by side (`cores.host`)."""
+    if settings.parallel and settings.arch.cores.host:
+        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
 
 
 def check_interface(path: Path, module: ModuleOp) -> None:
