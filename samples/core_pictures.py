@@ -61,12 +61,8 @@ class Example:
         return period[0] // period[1]
 
 
-def examples(*keeps: tuple[int, ...]) -> list[Example]:
-    """Programs whose channels have so many rows, the fewest for (). They are compiled without a search for cores."""
-    return [_compiled(rows) for rows in keeps]
-
-
-def _compiled(keeps: tuple[int, ...]) -> Example:
+def example(keeps: tuple[int, ...] = ()) -> Example:
+    """A program whose channels have so many rows, the fewest for (). No search for cores takes part."""
     compilation = start_compilation(MODEL, CompileOptions(ARRAY, batch=1, parallel="layers"))
     compilation.run_before(CORES)
     rows = f" keeps={','.join(map(str, keeps))}" if keeps else ""
@@ -222,5 +218,5 @@ def storage(case: Example) -> Picture:
 
 def drawings() -> dict[str, Picture]:
     """All pictures by name."""
-    case, least = examples(KEEPS, ())
+    case, least = example(KEEPS), example()
     return {"cores-pes": pes(case), "cores-pipeline": pipeline([case, least]), "cores-storage": storage(case)}

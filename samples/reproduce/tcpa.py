@@ -63,7 +63,7 @@ PRESETS = ("tcpa-4x4", "tcpa-4x5")
 # The PEs of each layer: rows, columns, and where they are.
 ON_SMALL = (Region(2, 2, 2, 0), Region(1, 1, 2, 2), Region(2, 4, 0, 0), Region(1, 1, 3, 2), Region(2, 1, 2, 3))
 ON_LARGE = (Region(1, 4, 3, 0), Region(1, 1, 3, 4), Region(3, 4, 0, 0), Region(1, 1, 2, 4), Region(2, 1, 0, 4))
-KEEPS_ON_LARGE = (4, 4, 2, 3)  # with the fewest rows a frame takes 48,762 cycles
+KEEPS_ON_LARGE = (4, 4, 2, 3)  # with the fewest rows the cores wait for each other
 ON_SIX = (Region(1, 1, 2, 0), Region(1, 1, 3, 0), Region(1, 2, 0, 0), Region(1, 1, 2, 1), Region(1, 1, 3, 1))
 ON_FIVE = (*ON_SIX[:2], Region(1, 1, 0, 0), *ON_SIX[3:])
 # Layer by layer on all PEs. 24 channels take as long on 12 PEs as on 16: each PE has two of them.
@@ -242,7 +242,10 @@ def layers_at_once(
 
     what = "layer-parallel (2)"
     printed, real = in_both(lambda convention: layer_parallel(net, LARGE, ARRAY, convention))
-    yield Figure("Table 1", f"{what}, latency", "cycles", 44_496, printed.latency, real.latency, ran.large.ends[-1])
+    kept = ", ".join(map(str, KEEPS_ON_LARGE))
+    note = f"Measured on tcpa-4x5, with channels of {kept} rows. With the fewest rows the cores wait for each other."
+    latencies = printed.latency, real.latency, ran.large.ends[-1]
+    yield Figure("Table 1", f"{what}, latency", "cycles", 44_496, *latencies, note=note)
     yield from frame_rate(what, ("", 1_181.0), printed.period, real.period, ran.large)
 
 
@@ -279,41 +282,26 @@ def section_7(net: Sequence[ChainLayer], ran: Programs) -> Iterator[Figure]:
     note = "Five PEs, one a layer, miss 100 fps by little. The sixth doubles the rate."
     yield Figure("Sec. 7", "  throughput of 5 PEs", "fps", f"below {FPS}", *reached, note=note)
     note = "With several layers on a core, 3 + 1 cycles."
-    yield Figure("", "  the compiler's choice", "PEs", "", "", "", chosen(ran.fewest, choice_pes))
-    yield Figure("", "  its throughput", "fps", "", "", "", chosen(ran.fewest, choice_fps), note)
+    yield Figure("", "  the compiler's choice", "PEs", "", "", "", chosen(ran.fewest, lambda own: sum(own.pes)))
+    yield Figure("", "  its throughput", "fps", "", "", "", chosen(ran.fewest, lambda own: fps(own.period)), note)
 
 
 def fig_6(net: Sequence[ChainLayer], ran: Programs) -> Iterator[Figure]:
     """The best PEs for each layer."""
     printed, real = in_both(lambda convention: best_pes(net, sum(SMALL), ARRAY, convention))
     rates = rate(net, printed, PAPER), rate(net, real, CORRECTED)
-    best = pes_text(SMALL), pes_text(printed), pes_text(real), chosen(ran.fastest, choice_text)
+    best = pes_text(SMALL), pes_text(printed), pes_text(real), chosen(ran.fastest, lambda own: pes_text(own.pes))
     yield Figure("Fig. 6", "PEs for 16 in all", "PEs", *best)
     note = (
         "15 PEs reach as many frames a second; the corrected latency gains more from a third PE of conv4. Measured: "
         "PEs of the compiler's cores, each of one layer or more, 3 + 1 cycles."
     )
-    yield Figure("", "  their throughput", "fps", 787.4, *rates, chosen(ran.fastest, choice_fps), note)
+    yield Figure("", "  their throughput", "fps", 787.4, *rates, chosen(ran.fastest, lambda own: fps(own.period)), note)
 
 
 def chosen(ran: SideBySide | None, value: Callable[[SideBySide], Value]) -> Value:
     """A cell of a program on cores of the compiler's choice."""
     return "--all" if ran is None else value(ran)
-
-
-def choice_text(ran: SideBySide) -> str:
-    """PEs by core."""
-    return pes_text(ran.pes)
-
-
-def choice_pes(ran: SideBySide) -> int:
-    """All PEs."""
-    return sum(ran.pes)
-
-
-def choice_fps(ran: SideBySide) -> float:
-    """Frames a second."""
-    return fps(ran.period)
 
 
 def rate(net: Sequence[ChainLayer], pes: Sequence[int], convention: Convention) -> float:
