@@ -65,14 +65,14 @@ LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 class Settings:
     """The settings of a compilation.
 
-    - arch, arch_source: the array, and the name or file that passes read it from
-    - schedule: the file with the mappings of some layers, if any
-    - dataflow: the name of the other layers' dataflow
-    - objective: what the network is optimised for
-    - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
-    - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
-    - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
-    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
+    - arch: the array. Passes read it by its name or file, `arch_source`.
+    - schedule: a file with mappings of some layers, or with the cores.
+    - dataflow: of the layers that have no mapping there.
+    - objective: what the network is optimised for.
+    - groups: AUTO for the compiler's choice, NONE for none, or a schedule file.
+    - parallel: layers run side by side, on cores.
+    - fps: frames a second for which the cores have the fewest PEs. None asks for the most frames.
+    - partition: labels of the layers whose kernels are partitioned. NONE is for none, AUTO for C-Brain's Algorithm 2.
     """
 
     arch: Arch

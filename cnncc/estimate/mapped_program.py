@@ -107,14 +107,15 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
 
 
 def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | Refusal | None:
-    """The program of an ONNX file without layers side by side, or why there is none.
+    """The program of an ONNX file with layers one after the other, or why there is none.
 
-    None where options or IR say how layers run.
+    A schedule with cores has nothing else (`read_schedule`), so it is left out. None of IR, whose layers may be on cores
+    already.
     """
-    if source.suffix == ".mlir" or options.schedule:
+    if source.suffix == ".mlir":
         return None
     try:
-        return of_model(source, replace(options, parallel=None, fps=None), progress)[0]
+        return of_model(source, replace(options, parallel=None, fps=None, schedule=None), progress)[0]
     except Refusal as refusal:
         return refusal
 
