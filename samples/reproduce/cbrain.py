@@ -17,12 +17,14 @@ from enum import Enum
 from fractions import Fraction
 from itertools import chain, product
 from math import prod
+from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
-from cbrain_networks import LATE_NIN, SOURCES, VARIANTS, alone, layers_of, network_of
-from cbrain_programs import Program, Task, program, same
+from cbrain_networks import LATE_NIN, SOURCES, VARIANTS, alone, layers_of, network_of, write_sample
+from cbrain_programs import Mapped, Program, Task, mapped, program, same
 
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.kernel_partition import partition, window_ranges
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 SMALL = CBrain(16, 16)
 WIDTHS = (SMALL, CBrain(32, 32))
 ZHANG = CBrain(7, 64)
-FIRST, ALL = "conv1", "all"  # layers of a network that are compiled
+FIRST, ALL, ONNX = "conv1", "all", "onnx"  # what is compiled of a network
 MEANS = (28.04, 27.96)  # of Table 5
 SPLIT_FROM = 0.03  # of a difference between formulas and program
 WEIGHT_RATE = 16  # words a cycle
@@ -438,7 +440,12 @@ def cases(layers: str) -> Iterator[tuple[str, CBrain, Plan]]:
 
 
 def measured(
-    graphs: Mapping[str, Network], names: Sequence[str], layers: str, progress: Progress = silent
+    graphs: Mapping[str, Network],
+    names: Sequence[str],
+    layers: str,
+    progress: Progress = silent,
+    *,
+    proven: bool = False,
 ) -> Iterator[Measured]:
     """Compile networks, or their first layers, and run them. Raises Refusal if programs of one give unlike outputs."""
     outputs = dict[str, Mapping[str, Array]]()
@@ -450,7 +457,7 @@ def measured(
         what = f"{name}, {width(array)}, {plan.value}"
         task = Task(network, of, plan.schemes(of, array.tin), array)
         progress(what, at, len(chosen))
-        run, result = program(task)
+        run, result = program(task, proven=proven)
         if not same(outputs.setdefault(name, result), result):
             raise Refusal(f"{what}: gives other outputs than the program before: a defect of cnncc")
         formula = network_cycles(of, task.schemes, array)
@@ -466,15 +473,31 @@ class Result:
     beaten: list[Beaten]
     cases: int
     measured: list[Measured] = field(default_factory=list[Measured])
+    mapped: list[Mapped] = field(default_factory=list[Mapped])
 
 
-def reproduce(programs: Sequence[str], names: Sequence[str], progress: Progress = silent) -> Result:
-    """All figures. programs: which run, FIRST or ALL, of the networks of these names. Raises Refusal."""
+def reproduce(
+    programs: Sequence[str], names: Sequence[str], progress: Progress = silent, *, proven: bool = False
+) -> Result:
+    """All figures. programs: which run, FIRST, ALL or ONNX, of the networks of these names. Raises Refusal."""
     graphs = {name: network_of(source) for name, source in (SOURCES | VARIANTS).items()}
     networks, variants = ({name: layers_of(graphs[name]) for name in of} for of in (SOURCES, VARIANTS))
     count = len(WIDTHS) * sum(map(len, networks.values()))
-    runs = [each for layers in programs for each in measured(graphs, names, layers, progress)]
-    return Result(list(figures(networks, variants, Programs(runs))), list(beaten(networks)), count, runs)
+    by_hand = [layers for layers in programs if layers != ONNX]
+    runs = [each for layers in by_hand for each in measured(graphs, names, layers, progress, proven=proven)]
+    from_onnx = list(mapped_samples(names, progress)) if ONNX in programs else []
+    return Result(list(figures(networks, variants, Programs(runs))), list(beaten(networks)), count, runs, from_onnx)
+
+
+def mapped_samples(names: Sequence[str], progress: Progress = silent) -> Iterator[Mapped]:
+    """The whole networks of `samples/models.py`, mapped by the compiler. Raises Refusal."""
+    chosen = [name for name in names if name in SOURCES]
+    with TemporaryDirectory() as folder:
+        for at, name in enumerate(chosen):
+            model = Path(folder) / f"{SOURCES[name].sample}.onnx"
+            progress(f"{model.stem}, mapped by the compiler", at, len(chosen))
+            write_sample(SOURCES[name], model)
+            yield mapped(model, SMALL)
 
 
 def as_text(result: Result) -> Iterator[str]:
@@ -501,6 +524,15 @@ def as_text(result: Result) -> Iterator[str]:
             yield ""
             yield f"{what}, compiled and run, with equal outputs of all programs:"
             yield from _programs(rows)
+    if result.mapped:
+        yield ""
+        yield "From ONNX, mapped by the compiler. Outputs are equal, the adaptive program is proven:"
+        columns = [Column("network", TEXT), Column("array", TEXT), "output stationary", "adaptive", "may err"]
+        yield from table(columns, [_mapped_row(each) for each in result.mapped])
+
+
+def _mapped_row(each: Mapped) -> list[str]:
+    return [each.network, each.width, f"{each.stationary:,}", f"{each.adaptive:,}", f"2^-{each.error_bits:.1f}"]
 
 
 def _programs(rows: Sequence[Measured]) -> Iterator[str]:
@@ -517,6 +549,8 @@ def _programs(rows: Sequence[Measured]) -> Iterator[str]:
             rest = sum(each.parts().values()) - sum(parts.values())
             shown = ", ".join(f"{cause} {cycles:+,}" for cause, cycles in {**parts, "others": rest}.items())
             lines.append(f"      {shown}")
+        if each.program.error_bits is not None:
+            lines.append(f"      proven, but for an error of at most 2^-{each.program.error_bits:.1f}")
     named = [Column(title, TEXT) for title in ("network", "array", "schemes")]
     yield from table([*named, "formulas", "convolving", "program", "above formulas"], lines)
 
@@ -542,14 +576,16 @@ def shown(value: Value | None) -> str:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--programs",
-    type=click.Choice(["none", "first", "all"]),
+    type=click.Choice(["none", "first", "all", "onnx"]),
     default="first",
     show_default=True,
-    help="Which networks are compiled and run: their first layers, or also all their convolutions, in some minutes.",
+    help="What is compiled and run: first layers, in seconds; also all convolutions; or, from ONNX, whole networks as "
+    "the compiler maps them. The last two take minutes.",
 )
+@click.option("--prove", is_flag=True, help="Prove these programs, too, but for an error of 2^-50; takes longer.")
 @click.option("--network", "names", type=click.Choice([*SOURCES, *VARIANTS]), multiple=True, help="Run these alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def main(programs: str, names: tuple[str, ...], as_json: bool) -> None:
+def main(programs: str, prove: bool, names: tuple[str, ...], as_json: bool) -> None:
     """Reproduce the figures of C-Brain, one line each: the paper's, what its schemes take by formulas, and in programs.
 
     \b
@@ -557,10 +593,10 @@ def main(programs: str, names: tuple[str, ...], as_json: bool) -> None:
     python samples/reproduce/cbrain.py --programs all --network AlexNet
     python samples/reproduce/cbrain.py --json > cbrain.json
     """
-    layers = {"none": (), "first": (FIRST,), "all": (FIRST, ALL)}[programs]
+    layers = {"none": (), "first": (FIRST,), "all": (FIRST, ALL), "onnx": (ONNX,)}[programs]
     try:
         with progress_line() as progress:
-            result = reproduce(layers, names or [*SOURCES, *VARIANTS], progress)
+            result = reproduce(layers, names or [*SOURCES, *VARIANTS], progress, proven=prove)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
     click.echo(json.dumps(asdict(result), indent=1) if as_json else fitted(as_text(result)))

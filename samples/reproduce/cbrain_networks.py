@@ -62,6 +62,14 @@ def network_of(source: Source) -> Network:
     return features(network)
 
 
+def write_sample(source: Source, path: Path) -> None:
+    """Write the network as `samples/models.py` has it by itself, with its classifier."""
+    from networks import SAMPLES
+
+    sample = SAMPLES[source.sample]
+    sample.build(sample.size).write(path, 0)
+
+
 def _move_behind(graph: GraphProto, pool: str) -> None:
     """Let a pool read the ReLU of the convolution that reads it now."""
     nodes = list(graph.node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,14 +16,19 @@ from cnncc.binary.run import random_inputs, run
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.kernel_partition import partition
 from cnncc.cbrain.schemes import CBrain, Scheme
-from cnncc.driver.build import compiled
-from cnncc.driver.sources import CompileOptions
+from cnncc.driver.build import Build
+from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.errors import Refusal
+from cnncc.model.program_counts import program_counts
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
 from cnncc.weights import Array
 
 if TYPE_CHECKING:
     from networks.seeded import Network
 
 CUT = ".cut"
+ERROR_BITS = 50.0
 NAMED = {Scheme.INTER: "inter", Scheme.UNROLLED: "intra", Scheme.SLIDING: "intra-sliding"}
 BUFFERS = {"glb_read": ("weight", "ifmap", "sums"), "glb_write": ("results", "sums")}
 
@@ -36,6 +41,7 @@ class Program:
       in pools
     - stalls: all other cycles, by cause (CAUSE-2)
     - words: between the global buffer and the PEs, in convolutions, of 16 bits
+    - error_bits: of its proof, which errs with a probability of at most 2^-bits; None without one
     """
 
     convolving: int
@@ -43,11 +49,26 @@ class Program:
     others: int
     stalls: Mapping[str, int]
     words: int
+    error_bits: float | None = None
 
     @property
     def total(self) -> int:
         """All cycles."""
         return self.convolving + self.cutting + self.others + sum(self.stalls.values())
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A network whose mappings the compiler chooses: cycles with kernels partitioned by Algorithm 2, and without.
+
+    Without, all layers are output stationary. Outputs are equal, and the first program is proven.
+    """
+
+    network: str
+    width: str
+    adaptive: int
+    stationary: int
+    error_bits: float
 
 
 @dataclass(frozen=True)
@@ -125,10 +146,10 @@ def _cut(layer: Convolution, array: CBrain) -> str:
     return f"mapping = \"{beside} > weight@rf*2 > w > ifmap@rf*2 > {{k'' > s||{right}@lanes > r||{down}@lanes}}\""
 
 
-def program(task: Task) -> tuple[Program, Mapping[str, Array]]:
+def program(task: Task, *, proven: bool = False) -> tuple[Program, Mapping[str, Array]]:
     """Compile a network with seeded weights, and run it on seeded noise. Returns its outputs, too.
 
-    Raises Refusal for a layer that no mapping of its scheme fits.
+    proven: with a proof. Raises Refusal for a layer that no mapping of its scheme fits, and as `_compiled` does.
     """
     partitioned = ",".join(task.cut()) or None
     with TemporaryDirectory() as name:
@@ -136,23 +157,65 @@ def program(task: Task) -> tuple[Program, Mapping[str, Array]]:
         task.network.write(model, 0)
         schedule.write_text(task.schedule())
         arch = f"cbrain-{task.array.tin}-{task.array.tout}"
-        binary = compiled(
-            model, CompileOptions(arch, schedule=schedule, groups="none", slack=0.0, partition=partitioned)
-        )
-    stats = program_stats(binary)
-    computed = {label: each["cycles"]["compute"] for label, each in stats["layers"].items()}
-    convolving, cutting = (
-        sum(computed[label + end] for label in of) for of, end in ((task.labels, ""), (task.cut(), CUT))
-    )
+        options = CompileOptions(arch, schedule=schedule, groups="none", slack=0.0, partition=partitioned)
+        stats, claim = _compiled(model, options)
+    layers: dict[str, Any] = stats["layers"]
+    computed = {label: each["cycles"]["compute"] for label, each in layers.items()}
+    convolving = sum(computed[label] for label in task.labels)
+    cutting = sum(computed[label + CUT] for label in task.cut())
     words = sum(
-        stats["layers"][label]["operands"][way][operand]
+        layers[label]["operands"][way][operand]
         for label in task.labels
         for way, operands in BUFFERS.items()
         for operand in operands
     )
     stalls = {cause: cycles for cause, cycles in stats["cycles"]["stall"].items() if cycles}
-    others = sum(computed.values()) - convolving - cutting
-    return Program(convolving, cutting, others, stalls, words), run(binary, random_inputs(binary))
+    others, bits = sum(computed.values()) - convolving - cutting, _error_bits(claim) if proven else None
+    return Program(convolving, cutting, others, stalls, words, bits), _outputs(claim)
+
+
+def mapped(model: Path, array: CBrain) -> Mapped:
+    """Compile a network from its file twice, by the mapper: adaptive, and output stationary.
+
+    Raises Refusal if the two give other outputs, and as `_compiled` and `_error_bits` do.
+    """
+    arch = f"cbrain-{array.tin}-{array.tout}"
+    stats, claim = _compiled(model, CompileOptions(arch, partition="auto"))
+    stationary, other = _compiled(model, CompileOptions(arch, dataflow="os"))
+    if not same(_outputs(claim), _outputs(other)):
+        raise Refusal(f"{model.name}: gives other outputs with output stationary mappings: a defect of cnncc")
+    adaptive, os = (each["cycles"]["total"] for each in (stats, stationary))
+    return Mapped(model.stem, f"{array.tin}-{array.tout}", adaptive, os, _error_bits(claim))
+
+
+def _compiled(model: Path, options: CompileOptions) -> tuple[dict[str, Any], Claim]:
+    """What a program counts, and the claim that it computes its network.
+
+    Raises Refusal if it takes other cycles than the cost model predicts.
+    """
+    compilation = start_compilation(model, options)
+    build = Build(compilation, model)
+    compilation.run("cnn", [build])
+    module = compilation.module.clone()
+    compilation.run("isa", [build])
+    claim, parts = Claim(build.binary(), module, compilation.ctx.weights), build.observer.parts
+    stats = program_stats(claim.binary)
+    assert parts is not None
+    if (predicted := program_counts(parts, claim.binary.arch)["cycles"]) != stats["cycles"]:
+        raise Refusal(f"{model.name}: counts {stats['cycles']}, predicted are {predicted}: a defect of cnncc")
+    return stats, claim
+
+
+def _outputs(claim: Claim) -> dict[str, Array]:
+    return run(claim.binary, random_inputs(claim.binary))
+
+
+def _error_bits(claim: Claim) -> float:
+    """Prove a claim, with an error of at most 2^-bits. Raises Refusal if it is not proven."""
+    proof = prove(claim, ERROR_BITS)
+    if proof.failures:
+        raise Refusal(f"a program is not proven: {proof.failures[0]}")
+    return proof.error_bits
 
 
 def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
