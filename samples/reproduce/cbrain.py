@@ -164,6 +164,14 @@ class Measured:
 OF_LAYERS = {FIRST: (Plan.INTER, Plan.INTRA, Plan.PARTITION), ALL: (Plan.INTER, Plan.ADAP_2)}
 
 
+def _total(program: Program) -> int:
+    return program.total
+
+
+def _on_chip(program: Program) -> int:
+    return program.on_chip
+
+
 class Programs:
     """Programs that ran, by what they are."""
 
@@ -175,13 +183,15 @@ class Programs:
         keys = [(name, layers, width(array), plan.value) for name, array in product(names, arrays)]
         return [self.programs[key] for key in keys] if all(key in self.programs for key in keys) else None
 
-    def times(self, names: Iterable[str], layers: str, base: Plan, plan: Plan) -> list[float] | None:
+    def times(
+        self, names: Iterable[str], layers: str, base: Plan, plan: Plan, what: Callable[[Program], int] = _total
+    ) -> list[float] | None:
         """How many times as long the programs of `base` take, on both arrays."""
         names = list(names)
         slow, fast = (self.of(names, layers, WIDTHS, each) for each in (base, plan))
         if slow is None or fast is None:
             return None
-        return [one.total / other.total for one, other in zip(slow, fast, strict=True)]
+        return [what(one) / what(other) for one, other in zip(slow, fast, strict=True)]
 
     def saved(
         self, names: Iterable[str], arrays: Iterable[CBrain], base: Plan, plan: Plan, what: Callable[[Program], int]
@@ -239,6 +249,8 @@ def first_layers(networks: Networks, programs: Programs) -> Iterator[Figure]:
     pixels = average(inter, times(Scheme.PARTITION, Packing.PIXELS))
     note = f"mean of both widths; pieces of one map share an operation; if neighbouring pixels do, {pixels}"
     counted = average_of(programs.times(networks, FIRST, Plan.INTER, Plan.PARTITION))
+    on_chip = average_of(programs.times(networks, FIRST, Plan.INTER, Plan.PARTITION, _on_chip))
+    note += f". Programs wait for DRAM; without that they gain {on_chip}" if on_chip else ""
     yield Figure("Fig. 7", "partition over inter, Conv1", "times", 5.8, average(inter, parts), note, counted)
     loaded = [time + unrolled_load_cycles(*case) for time, case in zip(unrolled, cases, strict=True)]
     note = (

@@ -56,6 +56,11 @@ class Program:
         """All cycles."""
         return self.convolving + self.cutting + self.others + sum(self.stalls.values())
 
+    @property
+    def on_chip(self) -> int:
+        """Cycles without those in which the array waits for DRAM."""
+        return self.total - sum(cycles for cause, cycles in self.stalls.items() if cause.startswith("dram"))
+
 
 @dataclass(frozen=True)
 class Mapped:
