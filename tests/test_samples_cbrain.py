@@ -150,7 +150,9 @@ def small() -> list[cbrain.Measured]:
     plans = [cbrain.Plan.INTER, cbrain.Plan.ADAP_1, cbrain.Plan.ADAP_2]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cbrain, "cases", lambda _: [("AlexNet", cbrain.SMALL, plan) for plan in plans])
-        return list(cbrain.measured({"AlexNet": network_of(Source("light-alexnet", 67, (0, 0)))}, ["AlexNet"], "all"))
+        return list(
+            cbrain.measured({"AlexNet": network_of(Source("light-alexnet", 67, (0, 0)))}, ["AlexNet"], "all", print)
+        )
 
 
 def test_cbrain_whole_networks(small: list[cbrain.Measured]) -> None:
@@ -172,7 +174,7 @@ def test_cbrain_refuses_unlike_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([np.zeros(2), np.zeros(2), np.array([0.0, 1.0])])
     monkeypatch.setattr(cbrain, "program", lambda _, **__: (Program(1, 0, 0, {}, 0), {"y": next(results)}))
     with pytest.raises(Refusal, match="AlexNet, 16-16, kernel partition: gives other outputs than the program before"):
-        list(cbrain.measured({"AlexNet": network_of(SOURCES["AlexNet"])}, ["AlexNet"], "conv1"))
+        list(cbrain.measured({"AlexNet": network_of(SOURCES["AlexNet"])}, ["AlexNet"], "conv1", print))
 
 
 def test_cbrain_prints_a_table() -> None:

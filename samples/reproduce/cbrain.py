@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from itertools import chain, product
 from math import prod
 from pathlib import Path
@@ -46,7 +47,6 @@ from cnncc.cbrain.schemes import (
 )
 from cnncc.errors import Refusal
 from cnncc.util.convention import CORRECTED, PAPER
-from cnncc.util.progress import Progress, progress_line, silent
 from cnncc.util.terminal import TEXT, Column, fitted, table
 from cnncc.weights import Array
 
@@ -67,6 +67,7 @@ COUNTING = Counting()
 Layers = Sequence[Convolution]
 Networks = Mapping[str, Layers]
 Value = int | float | str
+Say = Callable[[str], None]  # is told of each program that is done
 
 
 @dataclass(frozen=True)
@@ -452,26 +453,20 @@ def cases(layers: str) -> Iterator[tuple[str, CBrain, Plan]]:
 
 
 def measured(
-    graphs: Mapping[str, Network],
-    names: Sequence[str],
-    layers: str,
-    progress: Progress = silent,
-    *,
-    proven: bool = False,
+    graphs: Mapping[str, Network], names: Sequence[str], layers: str, say: Say, *, proven: bool = False
 ) -> Iterator[Measured]:
     """Compile networks, or their first layers, and run them. Raises Refusal if programs of one give unlike outputs."""
     outputs = dict[str, Mapping[str, Array]]()
-    chosen = [case for case in cases(layers) if case[0] in names]
-    for at, (name, array, plan) in enumerate(chosen):
+    for name, array, plan in (case for case in cases(layers) if case[0] in names):
         network, of = graphs[name], layers_of(graphs[name])
         if layers == FIRST:
             network, of = alone(of[0]), of[:1]
         what = f"{name}, {width(array)}, {plan.value}"
         task = Task(network, of, plan.schemes(of, array.tin), array)
-        progress(what, at, len(chosen))
         run, result = program(task, proven=proven)
         if not same(outputs.setdefault(name, result), result):
             raise Refusal(f"{what}: gives other outputs than the program before: a defect of cnncc")
+        say(f"{what}: {run.total:,} cycles")
         formula = network_cycles(of, task.schemes, array)
         weights = 0 if layers == FIRST else sum(layer.weights for layer in of) // WEIGHT_RATE
         yield Measured(name, layers, width(array), plan.value, int(formula), weights, run)
@@ -488,28 +483,26 @@ class Result:
     mapped: list[Mapped] = field(default_factory=list[Mapped])
 
 
-def reproduce(
-    programs: Sequence[str], names: Sequence[str], progress: Progress = silent, *, proven: bool = False
-) -> Result:
+def reproduce(programs: Sequence[str], names: Sequence[str], say: Say, *, proven: bool = False) -> Result:
     """All figures. programs: which run, FIRST, ALL or ONNX, of the networks of these names. Raises Refusal."""
     graphs = {name: network_of(source) for name, source in (SOURCES | VARIANTS).items()}
     networks, variants = ({name: layers_of(graphs[name]) for name in of} for of in (SOURCES, VARIANTS))
     count = len(WIDTHS) * sum(map(len, networks.values()))
     by_hand = [layers for layers in programs if layers != ONNX]
-    runs = [each for layers in by_hand for each in measured(graphs, names, layers, progress, proven=proven)]
-    from_onnx = list(mapped_samples(names, progress)) if ONNX in programs else []
+    runs = [each for layers in by_hand for each in measured(graphs, names, layers, say, proven=proven)]
+    from_onnx = list(mapped_samples(names, say)) if ONNX in programs else []
     return Result(list(figures(networks, variants, Programs(runs))), list(beaten(networks)), count, runs, from_onnx)
 
 
-def mapped_samples(names: Sequence[str], progress: Progress = silent) -> Iterator[Mapped]:
+def mapped_samples(names: Sequence[str], say: Say) -> Iterator[Mapped]:
     """The whole networks of `samples/models.py`, mapped by the compiler. Raises Refusal."""
-    chosen = [name for name in names if name in SOURCES]
     with TemporaryDirectory() as folder:
-        for at, name in enumerate(chosen):
-            model = Path(folder) / f"{SOURCES[name].sample}.onnx"
-            progress(f"{model.stem}, mapped by the compiler", at, len(chosen))
-            write_sample(SOURCES[name], model)
-            yield mapped(model, SMALL)
+        for source in (SOURCES[name] for name in names if name in SOURCES):
+            model = Path(folder) / f"{source.sample}.onnx"
+            write_sample(source, model)
+            each = mapped(model, SMALL)
+            say(f"{each.network}, {each.width}: {each.adaptive:,} cycles, output stationary {each.stationary:,}")
+            yield each
 
 
 def as_text(result: Result) -> Iterator[str]:
@@ -607,8 +600,7 @@ def main(programs: str, prove: bool, names: tuple[str, ...], as_json: bool) -> N
     """
     layers = {"none": (), "first": (FIRST,), "all": (FIRST, ALL), "onnx": (ONNX,)}[programs]
     try:
-        with progress_line() as progress:
-            result = reproduce(layers, names or [*SOURCES, *VARIANTS], progress, proven=prove)
+        result = reproduce(layers, names or [*SOURCES, *VARIANTS], partial(click.echo, err=True), proven=prove)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
     click.echo(json.dumps(asdict(result), indent=1) if as_json else fitted(as_text(result)))

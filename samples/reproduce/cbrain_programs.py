@@ -37,8 +37,9 @@ BUFFERS = {"glb_read": ("weight", "ifmap", "sums"), "glb_write": ("results", "su
 class Program:
     """What the interpreter counts of a network, from the image in DRAM to the results in DRAM.
 
-    - convolving, cutting, others: cycles in which PEs compute, in convolutions, in layers that make small windows, and
-      in pools
+    - convolving: cycles in which PEs compute convolutions
+    - cutting: those in which they make small windows
+    - others: those of pools
     - stalls: all other cycles, by cause (CAUSE-2)
     - words: between the global buffer and the PEs, in convolutions, of 16 bits
     - error_bits: of its proof, which errs with a probability of at most 2^-bits; None without one
@@ -66,7 +67,7 @@ class Program:
 class Mapped:
     """A network whose mappings the compiler chooses: cycles with kernels partitioned by Algorithm 2, and without.
 
-    Without, all layers are output stationary. Outputs are equal, and the first program is proven.
+    All layers are output stationary then. Outputs are equal, and the first program is proven.
     """
 
     network: str
