@@ -212,6 +212,9 @@ def test_cnn_schemes_option(files: Path) -> None:
     reasons = done("compile", *model, "--partition", "auto", "-o", files / "said.cnb").stderr
     note = "c1: kernel partition, 3 input maps for 4 multipliers; stores in inter-order"
     assert f"cnncc: note: cnn-choose-scheme: {note}\n" in reasons and reasons.count("cnn-choose-scheme") == 2
+    checked = json.loads(done("check", *model, "--partition", "auto", "--json").stdout)["findings"]
+    said = [f"{each['where']}: {each['what']}" for each in checked if each["where"] == "cnn-choose-scheme"]
+    assert said == [line.removeprefix("cnncc: note: ") for line in reasons.splitlines() if "cnn-choose" in line]
     (dump,) = dumps.glob("*-cnn-partition-kernel.mlir")
     text = dump.read_text()
     assert 'label "c1.cut"' in text and 'label "c2.cut"' not in text  # five maps for four multipliers
