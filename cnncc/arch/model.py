@@ -379,7 +379,8 @@ def _cbrain(name: str, tin: int, tout: int) -> Arch:
     most = key_types(Arch)["rows"].__metadata__[0].most
     sides = [(rows, tout // rows) for rows in range(most, 0, -1) if tout % rows == 0 and 0 < tout <= rows * most]
     if not sides:
-        raise Refusal(f"{name}: no rectangle of at most {most} x {most} PEs has {tout} PEs: give a T_out that fills one")
+        what = f"no rectangle of at most {most} x {most} PEs has {tout} PEs"
+        raise Refusal(f"{name}: {what}: give a T_out that fills one")
     rows, cols = sides[0]
     table = said_keys(load_arch("cbrain-16-16"))
     table |= {"name": name, "rows": rows, "cols": cols}
