@@ -40,7 +40,7 @@ def choose(layer: Convolution, tin: int) -> SchemeChoice:
     kernel, stride = layer.window.kernel, layer.window.stride
     if kernel == stride and layer.taps > 1 and not layer.dilated:
         return SchemeChoice(Scheme.SLIDING, f"its windows of {kernel[0]} x {kernel[1]} do not overlap")
-    maps = f"{layer.depth} input map{'s' if layer.depth > 1 else ''} for {tin} multipliers"
+    maps = f"{layer.depth} input map{'s' * (layer.depth > 1)} for {tin} multiplier{'s' * (tin > 1)}"
     if layer.depth < tin and layer.dilated:
         return SchemeChoice(Scheme.INTER, f"{maps}, but a dilated kernel is not partitioned")
     if layer.depth < tin:

@@ -35,6 +35,7 @@ FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
 LEGALIZE = "cnn-legalize"
 CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
+MAPPER = "mapper"  # of `partition`: the mapper compares whole and partitioned kernels
 ASSIGN = "nest-assign-mapping"
 NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
@@ -72,7 +73,8 @@ class Settings:
     - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
     - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
     - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
-    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
+    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, MAPPER for those
+      that the mapper maps faster so, or labels
     """
 
     arch: Arch
@@ -150,6 +152,9 @@ def _partition_steps(settings: Settings) -> tuple[Step, ...]:
         return ()
     if settings.partition == AUTO:
         return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    if settings.partition == MAPPER:
+        options = f"arch={_quoted(settings.arch_source)} mapper=true"
+        return Step("cnn", CHOOSE_SCHEME, options), Step("cnn", PARTITION)
     labels = ",".join(map(_quoted, settings.partition.split(",")))
     return (Step("cnn", PARTITION, f"layers={labels}"),)
 
