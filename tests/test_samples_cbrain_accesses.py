@@ -70,7 +70,9 @@ def test_cbrain_accesses_prints_what_is_saved() -> None:
 def test_cbrain_accesses_command() -> None:
     result = CliRunner().invoke(cbrain_accesses.main, ["--network", "AlexNet", "--json"])
     assert result.exit_code == 0, result.output
-    words = {row["way"]: (row["formula"], row["counted"]) for row in json.loads(result.stdout)}
+    words = {row["way"]: (row["formula"], row["counted"]) for row in json.loads(result.stdout)["accesses"]}
     assert list(words) == list(cbrain_accesses.WAYS)
     saved = {way: 1 - sum(words["adap-2"][1].values()) / sum(words[way][1].values()) for way in words}
+    (order,) = json.loads(result.stdout)["orders"]
+    assert order == {"network": "AlexNet", "by_readers": 0, "in_intra": 243_040, "cycles": 2_678_994}
     assert 0.90 < saved["adap-1"] < 0.91 and 0.64 < saved["intra, each map"] < 0.65

@@ -48,6 +48,11 @@ def choose(layer: Convolution, tin: int) -> SchemeChoice:
     return SchemeChoice(Scheme.INTER, maps)
 
 
+def wanted_order(scheme: Scheme) -> StoredOrder:
+    """The order in which the words of an operation lie one after the other."""
+    return StoredOrder.INTER if scheme in (Scheme.INTER, Scheme.IMPROVED) else StoredOrder.INTRA
+
+
 def stored_order(readers: Collection[Scheme]) -> StoredOrder:
     """Algorithm 2, lines 4 and 5: the order that the layers want which read the results; intra-order without any.
 
@@ -56,8 +61,7 @@ def stored_order(readers: Collection[Scheme]) -> StoredOrder:
     >>> stored_order([Scheme.INTER]), stored_order([Scheme.INTER, Scheme.PARTITION]), stored_order([])
     (<StoredOrder.INTER: 'inter-order'>, <StoredOrder.INTRA: 'intra-order'>, <StoredOrder.INTRA: 'intra-order'>)
     """
-    inter = {Scheme.INTER, Scheme.IMPROVED}
-    return StoredOrder.INTER if readers and inter.issuperset(readers) else StoredOrder.INTRA
+    return StoredOrder.INTER if {StoredOrder.INTER} == {*map(wanted_order, readers)} else StoredOrder.INTRA
 
 
 def plan(layers: Sequence[Convolution], tin: int) -> list[tuple[SchemeChoice, StoredOrder]]:

@@ -25,8 +25,9 @@ from cbrain import SOURCES, layers_of
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.cbrain.convolution import Convolution
-from cnncc.cbrain.scheme_choice import adaptive
-from cnncc.cbrain.schemes import Accesses, CBrain, Counting, Scheme, accesses, percent_saved
+from cnncc.cbrain.memory_order import order_cycles
+from cnncc.cbrain.scheme_choice import StoredOrder, adaptive, plan
+from cnncc.cbrain.schemes import Accesses, CBrain, Counting, Scheme, accesses, layer_cycles, percent_saved
 from cnncc.errors import Refusal
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.operand_traffic import operand_traffic
@@ -65,6 +66,20 @@ class Row:
     counted: Accesses
 
 
+@dataclass(frozen=True)
+class Order:
+    """Cycles that a network takes more for the order of its data, and its cycles by CBRAIN-1.
+
+    - by_readers: in the orders that Algorithm 2 chooses
+    - in_intra: with all data in intra-order
+    """
+
+    network: str
+    by_readers: int
+    in_intra: int
+    cycles: int
+
+
 def schemes_of(way: str, layers: Sequence[Convolution]) -> list[Scheme]:
     """The scheme of each layer."""
     if way.startswith("adap"):
@@ -82,9 +97,9 @@ def plans(layer: Convolution, scheme: Scheme, arch: Arch, each_map: bool = False
     return [by_texts(each, arch, [TEXTS[name].text(shape_of(each), arch)])[0] for each, name in named]
 
 
-def counted(plan: LayerPlan, arch: Arch) -> Accesses:
+def counted(mapped: LayerPlan, arch: Arch) -> Accesses:
     """The words of a mapped layer by the cost model."""
-    return of_counters(operand_traffic(plan.shape, plan.mapping, arch, plan.residual).counters(), arch)
+    return of_counters(operand_traffic(mapped.shape, mapped.mapping, arch, mapped.residual).counters(), arch)
 
 
 def of_counters(counters: dict[str, Any], arch: Arch) -> Accesses:
@@ -104,7 +119,7 @@ def rows(network: str, layers: Sequence[Convolution], arch: Arch) -> Iterator[Ro
     for way in WAYS:
         cases, each_map = list(zip(layers, schemes_of(way, layers), strict=True)), way == EACH_MAP
         formula = [accesses(*case, ARRAY, Counting(lines=False, each_map=each_map)) for case in cases]
-        words = [counted(plan, arch) for case in cases for plan in plans(*case, arch, each_map)]
+        words = [counted(own, arch) for case in cases for own in plans(*case, arch, each_map)]
         yield Row(network, way, total(formula), total(words))
 
 
@@ -116,6 +131,25 @@ def saved(found: Sequence[Row], way: str, base: str) -> Iterator[tuple[str, floa
         pairs = (one.formula, other.formula), (one.counted, other.counted)
         formula, words = (percent_saved(fewer.total, more.total) for fewer, more in pairs)
         yield network, formula, words
+
+
+def orders(network: str, layers: Sequence[Convolution]) -> Order:
+    """The cost of orders in memory. The image itself lies in intra-order."""
+    chosen, image = plan(layers, ARRAY.tin), StoredOrder.INTRA
+    cases = list(zip(layers, (choice.scheme for choice, _ in chosen), strict=True))
+    stored = [image, *(order for _, order in chosen[:-1])]
+    by_readers = sum(order_cycles(*case, ARRAY, order) for case, order in zip(cases, stored, strict=True))
+    in_intra = sum(order_cycles(*case, ARRAY, StoredOrder.INTRA) for case in cases)
+    return Order(network, by_readers, in_intra, sum(layer_cycles(*case, ARRAY) for case in cases))
+
+
+def order_lines(costs: Sequence[Order]) -> Iterator[str]:
+    """Two figures for each network."""
+    lines = f"lines of {ARRAY.tin} words"
+    yield f"order in memory: cycles more by {lines}, in the order of the readers, and all in intra-order"
+    for each in costs:
+        share = 100 * each.in_intra / each.cycles
+        yield f"  {each.network}: {each.by_readers:,}, and {each.in_intra:,} ({share:.1f} %)"
 
 
 def as_text(found: Sequence[Row]) -> Iterator[str]:
@@ -147,7 +181,12 @@ def main(names: tuple[str, ...], as_json: bool) -> None:
         found = [row for name in names or SOURCES for row in rows(name, layers_of(SOURCES[name]), arch)]
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps([asdict(row) for row in found], indent=1) if as_json else fitted(as_text(found)))
+    costs = [orders(name, layers_of(SOURCES[name])) for name in names or SOURCES]
+    if as_json:
+        result = {"accesses": [asdict(row) for row in found], "orders": [asdict(each) for each in costs]}
+        click.echo(json.dumps(result, indent=1))
+    else:
+        click.echo(fitted([*as_text(found), *order_lines(costs)]))
 
 
 if __name__ == "__main__":
