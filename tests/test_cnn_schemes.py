@@ -222,6 +222,10 @@ def test_cnn_schemes_option(files: Path) -> None:
     (later,) = dumps.glob("*-cnn-to-nest.mlir")
     message = f"{later}: was lowered beyond cnn-partition-kernel, --partition auto comes too late"
     assert message in refused("compile", "--from", later, *again, "--partition", "auto", "-o", files / "no.cnb")
+    said = done("compile", *model, "--partition", "mapper", "-o", files / "mapper.cnb").stderr
+    assert said.count("the mapper: ") == 2 and "; Algorithm 2: kernel partition, 3 input maps" in said
+    assert compiled(files, "mapper", *model, "--partition", "mapper") == whole
+    assert " ".join(invoke("check", *model, "--partition", "auto").stdout.split()).count(note) == 1
     message = "cnn-partition-kernel: layer 'r1' is no convolution of the network: these are: c1, c2"
     assert message in refused("compile", *model, "--partition", "r1", "-o", files / "no.cnb")
     assert message in invoke("check", *model, "--partition", "r1").stdout.replace("\n", " ").replace("  ", " ")

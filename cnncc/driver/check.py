@@ -157,6 +157,8 @@ class _Checker:
             case "onnx-to-cnn":
                 lost = [] if self.assumes_ranges else check_findings.lost_bits(module, compilation.ctx.weights)
                 self.findings += [*lost, *check_findings.macs_on_array(module)]
+            case "cnn-choose-scheme":
+                self.findings += compilation.notes
             case "nest-assign-mapping":
                 choice = self.decisions[-1].choice if self.decisions else None
                 report = group_report(choice) if choice else None
