@@ -35,6 +35,7 @@ FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
 LEGALIZE = "cnn-legalize"
 CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
+MAPPER = "mapper"  # of `partition`: the mapper compares whole and partitioned kernels
 ASSIGN = "nest-assign-mapping"
 NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
@@ -72,7 +73,8 @@ class Settings:
     - groups: AUTO for the compiler's choice, NONE for none, or a schedule file.
     - parallel: layers run side by side, on cores.
     - fps: frames a second for which the cores have the fewest PEs. None asks for the most frames.
-    - partition: labels of the layers whose kernels are partitioned. NONE is for none, AUTO for C-Brain's Algorithm 2.
+    - partition: labels of the layers whose kernels are partitioned. NONE is for none, AUTO for those of C-Brain's
+      Algorithm 2, MAPPER for those that the mapper maps faster so.
     """
 
     arch: Arch
@@ -150,6 +152,9 @@ def _partition_steps(settings: Settings) -> tuple[Step, ...]:
         return ()
     if settings.partition == AUTO:
         return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    if settings.partition == MAPPER:
+        options = f"arch={_quoted(settings.arch_source)} mapper=true"
+        return Step("cnn", CHOOSE_SCHEME, options), Step("cnn", PARTITION)
     labels = ",".join(map(_quoted, settings.partition.split(",")))
     return (Step("cnn", PARTITION, f"layers={labels}"),)
 

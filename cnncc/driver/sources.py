@@ -48,7 +48,7 @@ class CompileOptions:
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
         groups      auto, none, or a schedule file with groups; None is what the schedule has, or auto
-        partition   layers whose kernels are partitioned: none, auto, or labels with commas between; None is none
+        partition   layers whose kernels are partitioned: none, auto, mapper, or labels with commas; None is none
         parallel    `layers` for layers side by side; None is what the schedule has
         fps         frames a second, for the fewest PEs then
     """

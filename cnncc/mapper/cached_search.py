@@ -121,16 +121,24 @@ class SearchTask:
         return best and replace(best, least=least)
 
     def _in(self, budget: GlbBudget) -> Result | None:
-        """The best in a budget: where a search finds nothing that fits, of each form by itself (BOUND-8)."""
+        """The best in a budget: of each form by itself where a search of all finds too little (BOUND-8)."""
         if least_words(self.shape, self.arch, budget) > budget.words:
             return None
         best = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort)
-        if best or self.dataflow:
+        if self.dataflow or (best and not self._mixes_forms(best)):
             return best
         names = dict.fromkeys(form.name for form in forms_of(self.shape))
         each = filter(None, (search(self.shape, self.arch, budget, name, effort=self.effort) for name in names))
+        if best:
+            return replace(min((best, *each), key=lambda result: result.cycles), least=best.least)
         best = next(each, None) if self.effort.first else min(each, key=lambda result: result.cycles, default=None)
         return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
+
+    def _mixes_forms(self, best: Result) -> bool:
+        """Whether a form's candidates may have used up the runs of others: with many lanes, if less may do."""
+        if self.effort.first or self.budget.streamed or self.shape.most_products(self.arch) < self.effort.form_lanes:
+            return False
+        return best.cycles > self.effort.form_gap * best.least
 
     def _has_everything(self) -> bool:
         """Whether all weights and parameters lie in the GLB, and nothing is streamed."""
