@@ -27,7 +27,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark_of, marked_array
-from cnncc.passes._scheduling.column_strips import split_columns
+from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
@@ -114,15 +114,16 @@ class NestGroupPass(ModulePass):
             if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
                 _build(label, self._planned(layers, arch, places, layers), arch)
                 return
-            strips, plans = split_columns(layers, self.columns), list[LayerGroup]()
-            everywhere = [layer for strip in strips for layer in strip]
-            for number, strip in enumerate(strips):
+            rolled = may_roll(layers, {layer: _streamed(layer, layers) for layer in layers})
+            strips, plans = split_columns(layers, self.columns, rolled), list[LayerGroup]()
+            everywhere = [layer for _, strip in strips for layer in strip]
+            for run, strip in strips:
                 try:
                     plans.append(self._planned(strip, arch, places, everywhere))
                 except Refusal as refusal:
-                    raise Refusal(f"strip {number} of {len(strips)}: {refusal}") from refusal
-            for number, planned in enumerate(plans):
-                _build(strip_name(label, number), planned, arch)
+                    raise Refusal(f"strip {run.number}: {refusal}") from refusal
+            for (run, _), planned in zip(strips, plans, strict=True):
+                _build(strip_name(label, run.number, run.length), planned, arch)
         except Refusal as refusal:
             if str(refusal).startswith(self.name):
                 raise
@@ -171,12 +172,9 @@ class NestGroupPass(ModulePass):
         """The group, its layers with their new nests, delays and rings. Raises Refusal."""
         rows, nests = heights(layers, self.rows, loaded)[len(loaded) :], list[Mapping]()
         for layer, own in zip(layers, rows, strict=True):
-            in_rings, before = inside(layer, layers, loaded), mapping_of(layer)
-            streamed = set(before.stages_in("glb")) - in_rings
-            if "output" not in in_rings and before.stages and _is_result(layer.result):
-                streamed.add("output")
             try:
-                nests.append(striped(layer, before, own, streamed, arch, self.single))
+                streamed = _streamed(layer, layers, loaded)
+                nests.append(striped(layer, mapping_of(layer), own, streamed, arch, self.single))
                 if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:
@@ -203,6 +201,13 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         return [] if attribute is None else groups_of(attribute)
     except ValueError as wrong:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
+
+
+def _streamed(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:
+    """The operands of a layer that come and go through buffers: those streamed before, and results of the network."""
+    before = mapping_of(layer)
+    leaves = {"output"} if before.stages and _is_result(layer.result) else set[str]()
+    return (set(before.stages_in("glb")) | leaves) - inside(layer, layers, loaded)
 
 
 def _is_result(value: SSAValue) -> bool:
