@@ -63,7 +63,7 @@ def compiled(chain: Chain, arch: str, groups: str, objective: Objective) -> Comp
 def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     """A drawn network with the chosen groups, before `nest-to-array`; None where it does not fit the GLB."""
     rng = np.random.default_rng([SEED, 31, number])
-    chain = random_chain(rng, most_layers=7, most_rows=31, most_images=3, most_cols=16)
+    chain = random_chain(rng, most_layers=7, most_rows=31, most_images=3, most_cols=16, elementwise=True)
     arch = small_array(number, rng, chain, folder)
     objective = Objective(OBJECTIVES[number % len(OBJECTIVES)], [0.0, 0.005, 0.1][number % 3])
     try:
@@ -143,7 +143,7 @@ def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, mon
 def drawn_narrow(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     """A drawn network with few words for rings, as `drawn_auto`."""
     rng = np.random.default_rng([SEED, 33, number])
-    chain = random_chain(rng, most_layers=6, most_rows=17, most_cols=24)
+    chain = random_chain(rng, most_layers=6, most_rows=17, most_cols=24, elementwise=True)
     arch = small_array(number, rng, chain, folder, (0.1, 0.3))
     objective = Objective(OBJECTIVES[number % len(OBJECTIVES)])
     try:

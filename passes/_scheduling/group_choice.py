@@ -11,6 +11,9 @@ Then `decision.py` maps the other layers anew, and `settle` takes the best of wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 from cnncc.arch.model import Energy
@@ -19,6 +22,7 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import NEVER
+from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_search import Candidate, GroupSearch, Mappings
@@ -30,7 +34,7 @@ from cnncc.passes._scheduling.smaller_budgets import choice_of
 
 MOST_PATHS = 64  # to a layer
 MOST_EXACT = 10  # networks that are run
-MOST_STRIPS = 2  # paths of which strips are searched for
+MOST_STRIPS = 8  # paths of which strips are searched for
 MOST_FASTEST = 3  # of these, for the fewest cycles
 
 MappingT = TypeVar("MappingT")
@@ -141,21 +145,51 @@ class GroupChoice:
         return {layer: Figures(cycles, own[layer]) for layer, cycles in self.cycles_alone().items()}
 
     def _strips(self) -> list[Candidate]:
-        """Groups in strips: those that are searched for as a path with the least that they can take is the best.
+        """Groups in strips: those of the best paths, by what strips are guessed to take until they are searched for.
 
-        So no search is done for strips that are worse than other groups, whatever mappings they have.
+        What searched ones take beyond their guesses, others are guessed to take, too.
         """
-        searched, possible = list[Candidate](), self.search.strips()
+        searched, possible = list[Candidate](), self._guessed(self.search.strips())
         alone = [*self.alone().values()] if possible else []
+        beyond = list[tuple[float, float]]()  # cycles and cost of searched ones, as multiples of their guesses
         for _ in range(MOST_STRIPS):
-            ways = paths(alone, [*self.found, *searched, *possible])
+            more = [fmean(each) for each in zip(*beyond, strict=True)] if beyond else [1.0, 1.0]
+            now = [Figures(round(own.figures.cycles * more[0]), own.figures.cost * more[1]) for own in possible]
+            guesses = [replace(own, figures=figures) for own, figures in zip(possible, now, strict=True)]
+            ways = paths(alone, [*self.found, *searched, *guesses])
             best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
-            wanted = [each for each in possible if any(each is other for other in best)]
+            fastest = ways[0].groups if self.objective.name == "cycles" else ()  # the slack counts from it
+            forms = {each.form for each in (*best, *fastest)}
+            wanted = {each.form: each for each in possible if each.form in forms}
             if not wanted:
                 break
-            searched += self.search.searched(wanted)
-            possible = [each for each in possible if not any(each is other for other in wanted)]
+            found = self.search.searched([*wanted.values()])
+            guessed = [wanted[each.form].figures for each in found]
+            beyond += [
+                (each.figures.cycles / own.cycles, each.figures.cost / own.cost)
+                for each, own in zip(found, guessed, strict=True)
+            ]
+            searched += found
+            possible = [each for each in possible if each.form not in wanted]
         return searched
+
+    def _guessed(self, strips: Sequence[Candidate]) -> list[Candidate]:
+        """Groups in strips with bounds, with a guess: the array is busy with each operation as long as without groups.
+
+        So a group that takes few cycles by its bound alone, as none of its layers fills the array, comes late.
+        """
+        run = self.run([]) if strips else None
+        if run is None:
+            return []
+        busy = {layer: run[1][part_label(self.network, layer)].compute for layer in self.network.layers}
+        guessed = list[Candidate]()
+        for each in strips:
+            cycles = 0
+            for number, layer in enumerate(each.group.layers):
+                operations = sum(_operations(part.shapes[number]) for part in each.group.parts)
+                cycles += busy[layer] * operations // _operations(layer_shape(layer))
+            guessed.append(replace(each, figures=Figures(max(cycles, each.figures.cycles), each.figures.cost)))
+        return guessed
 
     def _best(self) -> tuple[Candidate, ...]:
         """The best of the paths, on the exact model."""
@@ -189,6 +223,10 @@ class GroupChoice:
         networks += [(groups, MappedLayers(mappings, self.candidates)) for groups, mappings in others]
         figures = [self._figures([each.group for each in groups], layers) for groups, layers in networks]
         self.chosen, self.beside = networks[self.objective.best(figures, min(fewest, self.fewest))]
+
+
+def _operations(shape: LayerShape) -> int:
+    return prod(vars(shape.sizes).values())
 
 
 class Path(NamedTuple):
