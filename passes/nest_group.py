@@ -66,13 +66,13 @@ class NestGroupPass(ModulePass):
     schedule file (docs/schedule.md).
 
     `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
-    Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
-    stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
-    the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
-    that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
-    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again
-    comes by `nest.load`, row by row, but not with `loads=false`. `single`: stripes of the result leave from one buffer,
-    not from two in turn.
+    Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without stages
+    gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that the
+    layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so that
+    rings are smaller. `columns`: the layers run in strips of so many columns of the last one. Columns that two strips
+    need are computed by both. Strips that are alike are the images of one group. An input whose rows would come from
+    DRAM again and again comes by `nest.load`, row by row, but not with `loads=false`. `single`: stripes of the result
+    leave from one buffer, not from two in turn.
 
     An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations between the layers,
     and results that others read, too.
@@ -226,7 +226,7 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
             f"layer '{label_of(wrong)}' has a mapping that is not applied yet: groups are for a dump after nest-stage"
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
-        raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
+        raise Refusal(f"layer '{label_of(wrong)}' is in a group already: groups hold no groups, name all layers at once")
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:
