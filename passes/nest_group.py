@@ -226,7 +226,7 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
             f"layer '{label_of(wrong)}' has a mapping that is not applied yet: groups are for a dump after nest-stage"
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
-        raise Refusal(f"layer '{label_of(wrong)}' is in a group already: groups hold no groups, name all layers at once")
+        raise Refusal(f"layer '{label_of(wrong)}' is in a group already: groups hold layers, name them all at once")
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:
