@@ -147,15 +147,17 @@ class GroupChoice:
     def _strips(self) -> list[Candidate]:
         """Groups in strips: those of the best paths, by what strips are guessed to take until they are searched for.
 
-        What searched ones take beyond their guesses, others are guessed to take, too.
+        What searched ones take beyond their guesses in the mean, others are guessed to take beyond theirs. With the
+        least of these the strips of FSRCNN take 2.3 times the search without groups, and more cycles (2026-11).
         """
         searched, possible = list[Candidate](), self._guessed(self.search.strips())
-        alone = [*self.alone().values()] if possible else []
-        beyond = list[tuple[float, float]]()  # cycles and cost of searched ones, as multiples of their guesses
+        alone, beyond = [*self.alone().values()] if possible else [], list[tuple[float, float]]()
         for _ in range(MOST_STRIPS):
-            more = [fmean(each) for each in zip(*beyond, strict=True)] if beyond else [1.0, 1.0]
-            now = [Figures(round(own.figures.cycles * more[0]), own.figures.cost * more[1]) for own in possible]
-            guesses = [replace(own, figures=figures) for own, figures in zip(possible, now, strict=True)]
+            cycles, cost = map(fmean, zip(*beyond or [(1.0, 1.0)], strict=True))
+            guesses = [
+                replace(each, figures=Figures(round(each.figures.cycles * cycles), each.figures.cost * cost))
+                for each in possible
+            ]
             ways = paths(alone, [*self.found, *searched, *guesses])
             best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
             fastest = ways[0].groups if self.objective.name == "cycles" else ()  # the slack counts from it
@@ -164,30 +166,26 @@ class GroupChoice:
             if not wanted:
                 break
             found = self.search.searched([*wanted.values()])
-            guessed = [wanted[each.form].figures for each in found]
-            beyond += [
-                (each.figures.cycles / own.cycles, each.figures.cost / own.cost)
-                for each, own in zip(found, guessed, strict=True)
-            ]
+            beyond += [_times(each.figures, wanted[each.form].figures) for each in found]
             searched += found
             possible = [each for each in possible if each.form not in wanted]
         return searched
 
     def _guessed(self, strips: Sequence[Candidate]) -> list[Candidate]:
-        """Groups in strips with bounds, with a guess: the array is busy with each operation as long as without groups.
+        """Groups in strips with bounds, with guesses: the array takes as long for an operation as without groups.
 
-        So a group that takes few cycles by its bound alone, as none of its layers fills the array, comes late.
+        A bound alone is too low where a layer does not fill the array. Such strips would be searched for in vain.
         """
         run = self.run([]) if strips else None
         if run is None:
             return []
-        busy = {layer: run[1][part_label(self.network, layer)].compute for layer in self.network.layers}
         guessed = list[Candidate]()
         for each in strips:
             cycles = 0
             for number, layer in enumerate(each.group.layers):
                 operations = sum(_operations(part.shapes[number]) for part in each.group.parts)
-                cycles += busy[layer] * operations // _operations(layer_shape(layer))
+                busy = run[1][part_label(self.network, layer)].compute
+                cycles += busy * operations // _operations(layer_shape(layer))
             guessed.append(replace(each, figures=Figures(max(cycles, each.figures.cycles), each.figures.cost)))
         return guessed
 
@@ -227,6 +225,12 @@ class GroupChoice:
 
 def _operations(shape: LayerShape) -> int:
     return prod(vars(shape.sizes).values())
+
+
+def _times(figures: Figures, guess: Figures) -> tuple[float, float]:
+    """Cycles and cost as multiples of a guess. What a group does not copy may be more than all else that it moves."""
+    cycles, cost = (own / other if other > 0 else 1.0 for own, other in zip(figures, guess, strict=True))
+    return cycles, cost
 
 
 class Path(NamedTuple):
