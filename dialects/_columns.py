@@ -87,7 +87,8 @@ class JoinOp(IRDLOperation):
 
     def verify_(self) -> None:
         shapes, whole = [shape(value.type) for value in self.inputs], shape(self.result.type)
-        if len(whole) != 4 or any(dims[1:3] != whole[1:3] or whole[0] not in (1, dims[0]) for dims in shapes):
+        other = any(dims[1:3] != whole[1:3] or whole[0] not in (1, dims[0]) for dims in shapes)
+        if len(whole) != 4 or whole[0] < 1 or other:
             raise VerifyException(f"nest.join: {shapes} and {whole} are not n c h w with other columns alone")
         if sum(dims[3] * (dims[0] if whole[0] == 1 else 1) for dims in shapes) != whole[3]:
             raise VerifyException(f"nest.join: the columns of {shapes} are not the result's {whole[3]} columns")
