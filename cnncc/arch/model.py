@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -206,6 +206,10 @@ class Arch:
     energy: Energy = Energy()
 
     def __repr__(self) -> str:
+        return self._said
+
+    @cached_property
+    def _said(self) -> str:  # the key of every search has it
         return _said_repr(self)
 
     @property
@@ -345,9 +349,10 @@ def array_title(arch: Arch) -> str:
     return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
 
 
-def preset_names() -> list[str]:
+@cache
+def preset_names() -> tuple[str, ...]:
     """The arrays that come with cnncc."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def load_arch(name_or_file: str) -> Arch:
