@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -209,6 +209,10 @@ class Arch:
     energy: Energy = Energy()
 
     def __repr__(self) -> str:
+        return self._said
+
+    @cached_property
+    def _said(self) -> str:  # the key of every search has it
         return _said_repr(self)
 
     @property
@@ -348,9 +352,10 @@ def array_title(arch: Arch) -> str:
     return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
 
 
-def preset_names() -> list[str]:
+@cache
+def preset_names() -> tuple[str, ...]:
     """The arrays that come with cnncc."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def load_arch(name_or_file: str) -> Arch:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
 from xdsl.dialects.builtin import ArrayAttr, Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.passes import PassPipeline
-from xdsl.universe import Universe
 
 from cnncc.arch.model import Arch, array_title
 from cnncc.context import CompilerContext
@@ -25,7 +25,7 @@ from cnncc.passes._onnx.placement import HOST
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
-from cnncc.universe import DIALECTS, PASSES
+from cnncc.universe import PASSES, known_dialects
 from cnncc.util.progress import silent
 from cnncc.weights import Array
 
@@ -162,7 +162,7 @@ def _partition_steps(settings: Settings) -> tuple[Step, ...]:
 def new_context() -> CompilerContext:
     """A context that knows all dialects."""
     ctx = CompilerContext()
-    for name, dialect in (Universe.get_multiverse().all_dialects | DIALECTS).items():
+    for name, dialect in known_dialects().items():
         ctx.register_dialect(name, dialect)
     return ctx
 
@@ -173,6 +173,12 @@ class StepFailed(Exception):
     def __init__(self, step: Step, error: Exception) -> None:
         super().__init__(f"step {step.name}: {type(error).__name__}: {error}")
         self.step, self.error = step, error
+
+
+@lru_cache(maxsize=256)  # a pass holds its options and nothing else
+def _pass_of(spec: str) -> PassPipeline:
+    """The pass of a step with its options."""
+    return PassPipeline.parse_spec(PASSES, spec)
 
 
 Observer = Callable[[Step, ModuleOp], None]
@@ -245,7 +251,7 @@ class Compilation:
         if step.name != CALIBRATE:
             # The reasons of a choice are for every user; what else passes note is for those who call them by hand.
             self.ctx.note = self._noted if step.name == CHOOSE_SCHEME else silent
-            PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
+            _pass_of(step.spec).apply(self.ctx, self.module)
             return
         from cnncc.driver.calibrate import calibrate
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
@@ -71,7 +71,7 @@ class SearchTask:
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
         object.__setattr__(self, "shape", replace(self.shape, window=window))
-        object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
+        object.__setattr__(self, "arch", _searched_arch(self.arch))
 
     def search(self) -> Result | None:
         """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
@@ -149,6 +149,12 @@ class SearchTask:
 
     def _is_near(self, best: Result) -> bool:
         return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least
+
+
+@lru_cache(maxsize=64)  # each layer of a network asks for it
+def _searched_arch(arch: Arch) -> Arch:
+    """The array without what no result depends on."""
+    return replace(arch, name="", energy=Energy())
 
 
 _found = dict[SearchTask, Result | None]()
