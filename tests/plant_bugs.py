@@ -41,6 +41,8 @@ PACKAGES = {
     "mapper": ("cnncc/mapper/*.py",),
 }
 LEAST_SEEN, LEAST_SEEN_IN_EACH, MOST_EQUIVALENT = 0.95, 0.90, 0.10
+# Whole commands, which take long, and tests of what the sources look like.
+NOT_MEASURED = {"test_docs.py", "test_mutations.py", "test_packaging.py", "test_repository.py"}
 FIRST_SECONDS, MORE = 2.0, 3.0  # of tests that run together; how many times as many the next time
 
 
@@ -123,7 +125,7 @@ class Planting:
     def _tests(self, bug: Bug, text: str) -> Iterator[tuple[list[str], float]]:
         named = [f"tests/{name}" for name in bug.tests if (ROOT / "tests" / name.partition("::")[0]).is_file()]
         yield from (([test], self.most_seconds) for test in named)
-        yield from together(self.covering.of_line(bug.file, bug.line_in(text)), self.most_seconds)
+        yield from together(self.covering.of_line(bug.file, text, bug.line_in(text)), self.most_seconds)
 
 
 def plant_all(bugs: Sequence[Bug], covering: CoveringTests, most_seconds: float, results: Path) -> None:
@@ -180,6 +182,9 @@ def main() -> None:
         "--tests", default="*", help="test files whose lines are measured if they are not yet, as a glob"
     )
     parser.add_argument(
+        "--measured", type=float, default=60.0, help="CPU seconds of a test file that are measured, at most"
+    )
+    parser.add_argument(
         "--build", type=Path, default=ROOT / "build" / "bugs", help="results and lines; delete it to begin anew"
     )
     options = parser.parse_args()
@@ -189,7 +194,8 @@ def main() -> None:
     covering, path = CoveringTests(options.build / "lines", ROOT), options.build / "results.jsonl"
     if options.drawn:
         with copied(ROOT) as checkout:
-            covering.measure(checkout, sorted(p.name for p in (ROOT / "tests").glob(f"test_{options.tests}.py")))
+            files = sorted({path.name for path in (ROOT / "tests").glob(f"test_{options.tests}.py")} - NOT_MEASURED)
+            covering.measure(checkout, files, options.measured)
     results = read_results(path)
     wanted = [
         bug

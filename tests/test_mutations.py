@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkout_copy import Checkout
+from checkout_copy import Checkout, copied
 from covering_tests import CoveringTests
 from mutations import Bug, draw, mutations
 from plant_bugs import (
@@ -111,7 +111,8 @@ def planting(tmp_path_factory: pytest.TempPathFactory) -> Planting:
         "def test_wrong():\n    assert not down(5)\n"
     )
     covering = CoveringTests(root / "lines", root)
-    covering.measure(Checkout(root), ["test_small.py"])
+    with copied(root) as copy:
+        covering.measure(copy, ["test_small.py"], 10.0)
     return Planting(Checkout(root), covering, 10.0)
 
 
