@@ -38,7 +38,7 @@ def cpu_seconds() -> float:
 
 
 class EnteredBlocks:
-    """A plugin of pytest: the numbers of the blocks of each test that passes, and its seconds of CPU.
+    """A plugin of pytest: the numbers of the blocks of each test that passes, and its seconds of CPU if it runs alone.
 
     Of each test one example comes before the others. After `most_seconds` no other test is begun.
     """
@@ -47,6 +47,7 @@ class EnteredBlocks:
         self.entered, self.most_seconds, self.start = entered, most_seconds, cpu_seconds()
         self.blocks, self.seconds = dict[str, set[int]](), dict[str, float]()
         self.shared, self.of_test = set[int](), set[int]()
+        self.of_fixtures = dict[str, float]()  # seconds of those that tests share
         self.failed = set[str]()
 
     @pytest.hookimpl(trylast=True)
@@ -61,10 +62,12 @@ class EnteredBlocks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.entered.look()
-        self.of_test, start = set(), cpu_seconds()
+        self.of_test, start, shared = set(), cpu_seconds(), sum(self.of_fixtures.values())
         result = yield
         self.blocks[item.nodeid] = self.of_test | set(self.entered.look())
-        self.seconds[item.nodeid] = round(cpu_seconds() - start, 3)
+        own = cpu_seconds() - start - (sum(self.of_fixtures.values()) - shared)
+        fixtures: Sequence[str] = getattr(item, "fixturenames", ())
+        self.seconds[item.nodeid] = round(own + sum(self.of_fixtures.get(name, 0.0) for name in fixtures), 3)
         if cpu_seconds() - self.start > self.most_seconds:
             item.session.shouldstop = "enough is measured"
         return result
@@ -74,7 +77,9 @@ class EnteredBlocks:
         if fixturedef.scope == "function":
             return (yield)
         self.of_test |= set(self.entered.look())
+        start = cpu_seconds()
         result = yield
+        self.of_fixtures[fixturedef.argname] = cpu_seconds() - start
         self.shared |= set(self.entered.look())
         return result
 

@@ -554,3 +554,12 @@ def test_what_is_said_of_two_images(
             assert of_two[name] == 2 * of_one[name], name
         assert of_two["first_results"] == of_one["first_results"] > 0
         assert of_two["last_iteration"] == of_one["last_iteration"]
+
+
+@pytest.mark.parametrize(("words", "image"), [(3, 4 * 64), (4, 2 * 64), (5, 64)])
+def test_the_least_transfers_of_any_tiles_by_hand(words: int, image: int) -> None:
+    """A block of one pixel has a result or two, and two buffers of one channel of the image, which comes again for each
+    block of channels; with five words it has all four channels in one buffer, and all results of its pixel in turn.
+    """
+    shape = replace(pointwise(4, 4, 4), params=0)
+    assert TransferBound(shape, ARCH, GlbBudget(words, MOVING.streamed)).floor == (image + 64) // 8
