@@ -563,3 +563,10 @@ def test_the_least_transfers_of_any_tiles_by_hand(words: int, image: int) -> Non
     """
     shape = replace(pointwise(4, 4, 4), params=0)
     assert TransferBound(shape, ARCH, GlbBudget(words, MOVING.streamed)).floor == (image + 64) // 8
+
+
+def test_weights_come_in_slices_of_channels_that_a_loop_has_inside() -> None:
+    """The loop over c inside those in space is a place for their stage only if PEs and boxes do not take all of c."""
+    for taken, places in ((8, 4), (16, 3)):
+        blocks = Blocks(pointwise(64, 16, 8), ARCH, MOVING, Tiles(FORMS[0], 16, 1, 8, taken))
+        assert FORMS[0].order == "khw|crsWI" and len(list(blocks.stages())) == places

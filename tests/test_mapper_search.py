@@ -7,6 +7,7 @@ piece by piece. Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=17 run
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -686,6 +687,7 @@ def test_a_quick_search_looks_at_a_part(budget: GlbBudget) -> None:
     whole = replace(usual, less=1)
     quick, slow = (search(SMALL, SMALL_ARRAY, budget, quick=quick, effort=usual) for quick in (True, False))
     assert quick and slow and quick.bounded < slow.bounded and quick.least < slow.least
+    assert slow.run > usual.twins or not budget.streamed  # those of one kind that are run last are not all
     assert quick == search(SMALL, SMALL_ARRAY, budget, quick=True, effort=part)
     assert slow == search(SMALL, SMALL_ARRAY, budget, effort=whole)
     below = search(SMALL, SMALL_ARRAY, budget, below=5000, effort=usual)
@@ -702,3 +704,11 @@ def test_an_exact_search_has_so_many_points_and_runs() -> None:
         assert few and few.run == runs and few.least < few.cycles
     all_ = search(SMALL, SMALL_ARRAY, budget)
     assert all_ and all_.least == all_.cycles < one.cycles
+
+
+def test_the_document_has_the_budgets_of_searches() -> None:
+    """As `name` = number."""
+    text = (Path(__file__).parents[1] / "docs" / "mapper.md").read_text()
+    said = {name: float(number.replace(",", "")) for name, number in re.findall(r"`(\w+)` = ([\d,]*[\d.]*\d)", text)}
+    budgets = {name: said[name] for name in said.keys() & vars(USUAL).keys()}
+    assert len(budgets) >= 16 and budgets == {name: getattr(USUAL, name) for name in budgets}
