@@ -760,3 +760,11 @@ def test_windows_of_a_half_are_those_of_the_pes_that_it_has() -> None:
         inside = np.zeros((2, 3), np.bool_)
         inside[row - 1 : row - 1 + rows, col - 2 : col - 2 + cols] = True
         assert np.array_equal(changed, np.where(inside, places + 100, places))
+
+
+def test_a_half_grows_with_the_words_that_come() -> None:
+    """Two slots of eight images, for which it has room, and then two more."""
+    half, words = Half.empty(Grid(0, 0, 1, 1, 1, 1, 1, 1), 0), np.arange(32, dtype=np.int16).reshape(8, 1, 1, 1, 1, 4)
+    half.put(0, words[..., :2], edge=False, most=2)
+    half.put(2, words[..., 2:], edge=False, most=4)
+    assert np.array_equal(half.data, words) and half.filled.all() and half.loaded == 4
