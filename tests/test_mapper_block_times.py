@@ -22,7 +22,7 @@ from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles, tiles_of
-from cnncc.mapper.transfer_bound import TransferBound
+from cnncc.mapper.transfer_bound import TransferBound, cycles_about
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -570,3 +570,11 @@ def test_weights_come_in_slices_of_channels_that_a_loop_has_inside() -> None:
     for taken, places in ((8, 4), (16, 3)):
         blocks = Blocks(pointwise(64, 16, 8), ARCH, MOVING, Tiles(FORMS[0], 16, 1, 8, taken))
         assert FORMS[0].order == "khw|crsWI" and len(list(blocks.stages())) == places
+
+
+def test_estimates_of_channelwise_layers_have_blocks_of_four_channels() -> None:
+    """By hand: 4 words of parameters and 9 weights for each of 64 channels, and two buffers of four images."""
+    words = 64 * (4 + 9) + 2 * 4 * 64
+    once = 64 * 64 // 8
+    assert cycles_about(depthwise(64, 8), ARCH, GlbBudget(words, frozenset({"ifmap"}))) == once
+    assert cycles_about(depthwise(64, 8), ARCH, GlbBudget(words - 1, frozenset({"ifmap"}))) > once
