@@ -7,6 +7,7 @@ piece by piece. Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=17 run
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -680,3 +681,42 @@ def test_search_finds_what_the_machine_runs(tmp_path: Path) -> None:
         except (Refusal, AssertionError) as error:
             raise AssertionError((str(error)[:300], drawn.case, arch, budget, found)) from error
     assert seen["no room"] < seen["found"]
+
+
+SMALL, SMALL_ARRAY = LayerShape("mac", Sizes(1, 6, 5, 7, 5, 3, 3), Window((3, 3)), 2, 9, 7), array(2, 3, (9, 8, 4))
+STREAMED = GlbBudget(250, frozenset({"ifmap", "output"}))
+
+
+@pytest.mark.parametrize("budget", [GlbBudget(4000), STREAMED])
+def test_a_quick_search_looks_at_a_part(budget: GlbBudget) -> None:
+    """Of points, tiles and few runs. Others do so until they find a mapping, if it is to take few enough cycles."""
+    usual = Effort(points=40, tiles=400, streamed_points=40, streamed_tiles=80, few_runs=4, less=4)
+    part = Effort(points=10, tiles=100, streamed_points=10, streamed_tiles=20, few_runs=1, less=1)
+    whole = replace(usual, less=1)
+    quick, slow = (search(SMALL, SMALL_ARRAY, budget, quick=quick, effort=usual) for quick in (True, False))
+    assert quick and slow and quick.bounded < slow.bounded and quick.least < slow.least
+    assert slow.run > usual.twins or not budget.streamed  # those of one kind that are run last are not all
+    assert quick == search(SMALL, SMALL_ARRAY, budget, quick=True, effort=part)
+    assert slow == search(SMALL, SMALL_ARRAY, budget, effort=whole)
+    below = search(SMALL, SMALL_ARRAY, budget, below=5000, effort=usual)
+    assert below and below == search(SMALL, SMALL_ARRAY, budget, below=5000, effort=whole)
+    assert (below.cycles, below.bounded) == (slow.cycles, slow.bounded)
+
+
+def test_an_exact_search_has_so_many_points_and_runs() -> None:
+    budget = GlbBudget(4000)
+    one = search(SMALL, SMALL_ARRAY, budget, effort=Effort(points=1))
+    assert one and one.run == one.bounded == 1 and one.least < one.cycles
+    for runs in (1, 2):
+        few = search(SMALL, SMALL_ARRAY, budget, effort=Effort(runs=runs))
+        assert few and few.run == runs and few.least < few.cycles
+    all_ = search(SMALL, SMALL_ARRAY, budget)
+    assert all_ and all_.least == all_.cycles < one.cycles
+
+
+def test_the_document_has_the_budgets_of_searches() -> None:
+    """As `name` = number."""
+    text = (Path(__file__).parents[1] / "docs" / "mapper.md").read_text()
+    said = {name: float(number.replace(",", "")) for name, number in re.findall(r"`(\w+)` = ([\d,]*[\d.]*\d)", text)}
+    budgets = {name: said[name] for name in said.keys() & vars(USUAL).keys()}
+    assert len(budgets) >= 16 and budgets == {name: getattr(USUAL, name) for name in budgets}
