@@ -126,9 +126,7 @@ def compiled_side_by_side(preset: str, fps: int | None = None) -> SideBySide:
     """Cores of the compiler's choice: with the most frames a second, or with the fewest PEs for `fps`."""
     options = CompileOptions(preset, calibrate=CALIBRATION, batch=1, parallel="layers", fps=fps)
     compilation = start_compilation(MODEL, options)
-    logits = _logits(compilation)
-    compilation.run("nest")
-    return _counted(compilation, logits)
+    return _counted(compilation, _logits(compilation))
 
 
 def mapping(layer: ChainLayer, region: Region, *, filters_in_lanes: bool = False) -> str:
