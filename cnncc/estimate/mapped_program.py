@@ -109,8 +109,8 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
 def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | Refusal | None:
     """The program of an ONNX file with layers one after the other, or why there is none.
 
-    A schedule with cores has nothing else (`read_schedule`), so it is left out. None of IR, whose layers may be on cores
-    already.
+    A schedule with cores has nothing else (`read_schedule`), so it is left out. IR gives None: its layers may be on
+    cores already.
     """
     if source.suffix == ".mlir":
         return None

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from cbrain import SOURCES, layers_of
+from cbrain_networks import SOURCES, layers_of, network_of
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.cbrain.convolution import Convolution
@@ -178,10 +178,10 @@ def main(names: tuple[str, ...], as_json: bool) -> None:
     """
     arch = load_arch("cbrain-16-16")
     try:
-        found = [row for name in names or SOURCES for row in rows(name, layers_of(SOURCES[name]), arch)]
+        found = [row for name in names or SOURCES for row in rows(name, layers_of(network_of(SOURCES[name])), arch)]
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    costs = [orders(name, layers_of(SOURCES[name])) for name in names or SOURCES]
+    costs = [orders(name, layers_of(network_of(SOURCES[name]))) for name in names or SOURCES]
     if as_json:
         result = {"accesses": [asdict(row) for row in found], "orders": [asdict(each) for each in costs]}
         click.echo(json.dumps(result, indent=1))

@@ -20,8 +20,9 @@ from functools import reduce
 from itertools import product
 
 import click
-from cbrain import SOURCES, WIDTHS, layers_of, width
-from cbrain_programs import mappings
+from cbrain import WIDTHS, width
+from cbrain_networks import SOURCES, layers_of, network_of
+from cbrain_programs import cutting, over_small_windows
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.cbrain.convolution import Convolution
@@ -93,13 +94,13 @@ def compared(network: str, layer: Convolution, array: CBrain, arch: Arch) -> Com
 def by_scheme(layer: Convolution, scheme: Scheme, array: CBrain, arch: Arch) -> tuple[Plans, GlbBudget | None]:
     """The layer by its scheme, and the budget if it is one layer. Raises Refusal if no text fits."""
     layers = partitioned(layer) if scheme is Scheme.PARTITION else (layer,)
-    by_hand = [*mappings(layer, scheme, array).values()] if scheme is Scheme.PARTITION else []
+    by_hand = [over_small_windows(layer, array)] if scheme is Scheme.PARTITION else []
     shape = shape_of(layers[-1])
     texts = [TEXTS[name].text(shape, arch) for name in DATAFLOWS[scheme]]
-    plan, budget = by_texts(layers[-1], arch, [*texts, *by_hand[:1]])
+    plan, budget = by_texts(layers[-1], arch, [*texts, *by_hand])
     if len(layers) == 1:
         return [plan], budget
-    cut, _ = by_texts(layers[0], arch, by_hand[1:])
+    cut, _ = by_texts(layers[0], arch, [cutting(layer, array)])
     return [cut, plan], None
 
 
@@ -118,7 +119,7 @@ def layers_once(names: Sequence[str]) -> Iterator[tuple[str, Convolution]]:
     """The layers of networks, of equal shapes the first one."""
     seen = set[Convolution]()
     for name in names:
-        for layer in layers_of(SOURCES[name]):
+        for layer in layers_of(network_of(SOURCES[name])):
             if (shape := replace(layer, name="")) not in seen:
                 seen.add(shape)
                 yield name, layer

@@ -95,8 +95,9 @@ class Task:
         """The schedule file."""
         cases = zip(self.labels, self.layers, self.schemes, strict=True)
         tables = [f'["{label}"]\n{_mapping(layer, scheme, self.array)}' for label, layer, scheme in cases]
-        cut = ((label, layer) for label, layer in zip(self.labels, self.layers, strict=True) if label in self.cut())
-        return "\n".join([*tables, *(f'["{label}{CUT}"]\n{_cut(layer, self.array)}' for label, layer in cut)])
+        layers = zip(self.labels, self.layers, strict=True)
+        cut = {label: cutting(layer, self.array) for label, layer in layers if label in self.cut()}
+        return "\n".join([*tables, *(f'["{label}{CUT}"]\nmapping = "{text}"' for label, text in cut.items())])
 
     def cut(self) -> list[str]:
         """The labels of layers whose image is cut into small windows."""
@@ -113,12 +114,13 @@ def _mapping(layer: Convolution, scheme: Scheme, array: CBrain) -> str:
     if scheme in NAMED:
         return f'dataflow = "{NAMED[scheme]}"'
     if scheme is Scheme.PARTITION:
-        return _of_small_windows(layer, array)
-    return _text("c' > r'", ["s", "r''", "c''", f"c'''||{min(layer.depth, array.tin)}@lanes"])
+        return f'mapping = "{over_small_windows(layer, array)}"'
+    text = _text("c' > r'", ["s", "r''", "c''", f"c'''||{min(layer.depth, array.tin)}@lanes"])
+    return f'mapping = "{text}"'
 
 
-def _of_small_windows(layer: Convolution, array: CBrain) -> str:
-    """Kernel partition: a convolution over small windows, whose words are its channels.
+def over_small_windows(layer: Convolution, array: CBrain) -> str:
+    """The mapping of kernel partition: a convolution over small windows, whose words are its channels.
 
     On the multipliers are words of one small window, of a column of pieces, or of several columns: those that take the
     fewest steps. Sums are stored after each such choice of words, as in Algorithm 1.
@@ -141,15 +143,15 @@ def _of_small_windows(layer: Convolution, array: CBrain) -> str:
 def _text(blocks: str, box: Sequence[str]) -> str:
     """A mapping. blocks: the loops over words that PEs keep for all pixels; box: those of a pixel."""
     outside = f"n > h' > k' > [k''||@cols k'''||@rows] > {blocks} > weight@rf*2 > h'' > w' > ifmap@rf*2"
-    return f"mapping = \"{outside} > {{w'' > {' > '.join(box)}}}\""
+    return f"{outside} > {{w'' > {' > '.join(box)}}}"
 
 
-def _cut(layer: Convolution, array: CBrain) -> str:
-    """Of the layer that makes small windows: maps and rows on PEs, the words of a window on the multipliers."""
+def cutting(layer: Convolution, array: CBrain) -> str:
+    """The mapping of what makes small windows: maps and rows on PEs, the words of a window on the multipliers."""
     parts, rows = partition(layer), max(1, array.tout // layer.inputs)
     (down, right), taps = parts.side, parts.taps
     beside = f"[k':{taps}||{layer.inputs}@rows h||{rows}@rows]"
-    return f"mapping = \"{beside} > weight@rf*2 > w > ifmap@rf*2 > {{k'' > s||{right}@lanes > r||{down}@lanes}}\""
+    return f"{beside} > weight@rf*2 > w > ifmap@rf*2 > {{k'' > s||{right}@lanes > r||{down}@lanes}}"
 
 
 def program(task: Task, *, proven: bool = False) -> tuple[Program, Mapping[str, Array]]:
