@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cbrain_programs import mapped
 from cli_cases import build, done, noise, save
 from examples import examples
 from networks import SAMPLES
 from onnx import helper
 
 from cnncc.arch.model import arch_text, load_arch
+from cnncc.cbrain.schemes import CBrain
 from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.errors import Refusal
 from cnncc.eval import cnn, isa
 from cnncc.passes._scheduling.dataflows import TEXTS
 
@@ -69,6 +72,17 @@ def test_cbrain_networks_from_onnx(name: str, pooled: Path, tmp_path: Path) -> N
     assert "counters are as predicted" in done("estimate", binary, "--check-counters").stdout
     proof = done("verify", binary, "--model", model, "--partition", "auto", "--prove", "--error", "2^-50").stdout
     assert ".cut" in proof and "proven for all inputs and all weights" in proof
+
+
+def test_cbrain_sample_maps_a_network_twice(pooled: Path) -> None:
+    """The line of `cbrain.py --programs onnx`; a network whose programs give unlike outputs has none."""
+    found = mapped(pooled / "net.onnx", CBrain(16, 16))
+    assert (found.network, found.width) == ("net", "16-16") and found.error_bits >= 50
+    assert 0 < found.adaptive != found.stationary > 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cbrain_programs.same", lambda *_: False)
+        with pytest.raises(Refusal, match="gives other outputs with output stationary mappings"):
+            mapped(pooled / "net.onnx", CBrain(16, 16))
 
 
 @pytest.mark.parametrize("arch", [ARCH, "tight.toml"])

@@ -173,7 +173,7 @@ def test_cbrain_whole_networks(small: list[cbrain.Measured]) -> None:
 def test_cbrain_refuses_unlike_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([np.zeros(2), np.zeros(2), np.array([0.0, 1.0])])
     monkeypatch.setattr(cbrain, "program", lambda _, **__: (Program(1, 0, 0, {}, 0), {"y": next(results)}))
-    with pytest.raises(Refusal, match="AlexNet, 16-16, kernel partition: gives other outputs than the program before"):
+    with pytest.raises(Refusal, match="AlexNet, conv1, 16-16, kernel partition: gives other outputs"):
         list(cbrain.measured({"AlexNet": network_of(SOURCES["AlexNet"])}, ["AlexNet"], "conv1", print))
 
 

@@ -461,7 +461,7 @@ def measured(
         network, of = graphs[name], layers_of(graphs[name])
         if layers == FIRST:
             network, of = alone(of[0]), of[:1]
-        what = f"{name}, {width(array)}, {plan.value}"
+        what = f"{name}, {layers}, {width(array)}, {plan.value}"
         task = Task(network, of, plan.schemes(of, array.tin), array)
         run, result = program(task, proven=proven)
         if not same(outputs.setdefault(name, result), result):
