@@ -24,6 +24,7 @@ from cnncc.driver.opt_main import run_opt
 from cnncc.driver.pipeline import Compilation, Settings, new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn, isa, nest
+from cnncc.passes._scheduling.dataflows import SCHEMES
 from cnncc.passes.cnn_partition_kernel import CnnPartitionKernelPass
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -232,6 +233,15 @@ def test_cnn_schemes_option(files: Path) -> None:
     message = "cnn-partition-kernel: layer 'r1' is no convolution of the network: these are: c1, c2"
     assert message in refused("compile", *model, "--partition", "r1", "-o", files / "no.cnb")
     assert message in invoke("check", *model, "--partition", "r1").stdout.replace("\n", " ").replace("  ", " ")
+
+
+@pytest.mark.parametrize("dataflow", SCHEMES)
+def test_cnn_schemes_of_programs_are_proven(dataflow: str, files: Path) -> None:
+    """Programs of each scheme on PEs with four multipliers, at less than 2^-50."""
+    model = (files / "net.onnx", "--arch", files / "trees.toml", "--calibrate", files / "x.npz")
+    printed = done("verify", *model, "--dataflow", dataflow, "--partition", "mapper", "--prove").stdout
+    error = re.search(r"proven for all inputs and all weights, but for an error of at most 2\^-([0-9.]+)", printed)
+    assert error and float(error[1]) > 50
 
 
 def test_cnn_schemes_option_is_verified_and_proven(files: Path) -> None:

@@ -360,8 +360,8 @@ def preset_names() -> tuple[str, ...]:
 
 def load_arch(name_or_file: str) -> Arch:
     """A preset by name, or an array from a TOML file. Raises Refusal."""
-    if name_or_file not in preset_names() and (sizes := CBRAIN.fullmatch(name_or_file)):
-        return _cbrain(name_or_file, int(sizes[1]), int(sizes[2]))
+    if is_cbrain(name_or_file):
+        return _cbrain(name_or_file)
     preset = PRESETS / f"{name_or_file}.toml"
     path = preset if name_or_file in preset_names() else Path(name_or_file)
     try:
@@ -375,12 +375,18 @@ def load_arch(name_or_file: str) -> Arch:
         ) from error
 
 
+def is_cbrain(name: str) -> bool:
+    """Whether a name is that of an array of C-Brain which has no file: `cbrain-8-24`."""
+    return CBRAIN.fullmatch(name) is not None and name not in preset_names()
+
+
 @lru_cache(maxsize=64)
-def _cbrain(name: str, tin: int, tout: int) -> Arch:
+def _cbrain(name: str) -> Arch:
     """The array of C-Brain with T_out PEs of T_in multipliers: `cbrain-16-16` with other sizes and rates.
 
     Raises Refusal for sizes outside the range of their keys, and for a T_out that fills no rectangle of PEs.
     """
+    tin, tout = map(int, name.split("-")[1:])
     most = key_types(Arch)["rows"].__metadata__[0].most
     sides = [(rows, tout // rows) for rows in range(most, 0, -1) if tout % rows == 0 and 0 < tout <= rows * most]
     if not sides:

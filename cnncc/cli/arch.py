@@ -41,8 +41,8 @@ def show(name: str) -> None:
     cnncc arch show spatial-8x8 > mine.toml
     cnncc arch show cbrain-8-24 > mine.toml
     """
-    from cnncc.arch.model import PRESETS, arch_text, load_arch, preset_names
+    from cnncc.arch.model import PRESETS, arch_text, is_cbrain, load_arch, preset_names
 
     arch = load_arch(name)
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
-    click.echo(path.read_text() if path.exists() else arch_text(arch), nl=False)
+    click.echo(arch_text(arch) if is_cbrain(name) else path.read_text(), nl=False)
