@@ -139,7 +139,7 @@ def _numbers(name: str) -> range:
     return range(int(first), int(last or first) + 1) if strips else range(0)
 
 
-class ColumnPart(NamedTuple):
+class ColumnsPart(NamedTuple):
     """Columns of a value: the first one, and how many columns strips are apart, 0 for a single strip."""
 
     whole: SSAValue
@@ -147,9 +147,9 @@ class ColumnPart(NamedTuple):
     apart: int = 0
 
 
-def columns_of(value: SSAValue, known: Container[SSAValue] = ()) -> ColumnPart:
+def columns_of(value: SSAValue, known: Container[SSAValue] = ()) -> ColumnsPart:
     """What `value` is columns of; no further up than the first value that is `known`."""
-    part = ColumnPart(value)
+    part = ColumnsPart(value)
     while part.whole not in known and isinstance(op := part.whole.owner, ColumnsOp):
-        part = ColumnPart(op.x, part.first + op.first.value.data, part.apart + op.apart)
+        part = ColumnsPart(op.x, part.first + op.first.value.data, part.apart + op.apart)
     return part

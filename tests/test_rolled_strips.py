@@ -9,7 +9,7 @@ import pytest
 from examples import SEED, examples
 from group_cases import Chain, random_chain, tensor
 from test_column_strips import at_nest, computed, mapped, ops
-from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced
+from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced, without
 from xdsl.dialects.builtin import IntegerAttr, i64
 
 from cnncc.dialects.array import ViewAttr, ViewOp
@@ -17,6 +17,9 @@ from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp
 from cnncc.driver.pipeline import TO_PROGRAMS
 from cnncc.driver.program_parts import program_parts
 from cnncc.errors import Refusal
+from cnncc.machine.races import races
+from cnncc.machine.traps import Trap
+from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
@@ -131,6 +134,33 @@ def test_a_proof_finds_strips_that_lie_elsewhere(tensor_name: str) -> None:
     assert prove(claim_of(wrong, chain), 1.0).failures
 
 
+def test_every_deleted_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of stripes, of rows that have come and of rows that are read.
+
+    The result is resident: results on their way to DRAM would order the transfers. Long queues order nothing.
+    """
+    monkeypatch.setattr(residency, "END_PART", 0)
+    compilation = checked(mapped(block(3), "spatial-4x4", BOTH), block(3))
+    program, arch, deleted = program_of(compilation), compilation.settings.arch, 0
+    arch = replace(arch, sequencer=replace(arch.sequencer, queue_depth=4000))
+    assert races(program, arch)[0] == []
+    semaphores = (Semaphore.STRIPE_FULL, Semaphore.ROWS_FULL, Semaphore.ROWS_FREE)
+    gives = [number for number, inst in enumerate(program) if inst.values.get("give") == Semaphore.ROWS_FREE]
+    last = gives[-1]  # no transfer comes behind it
+    for number, inst in enumerate(program):
+        for side in ("take", "give"):
+            if (changed := without(inst, side, semaphores=semaphores)) == inst:
+                continue
+            deleted += 1
+            try:
+                found, _ = races([*program[:number], changed, *program[number + 1 :]], arch)
+            except Trap as trap:
+                assert "deadlock" in str(trap)
+            else:
+                assert found or (number, side) == (last, "give"), f"{number}: {side} of {inst.spec.name}"
+    assert deleted > 20
+
+
 def drawn(number: int) -> tuple[Chain, NestGroupPass]:
     """A chain of one image, and a group of narrow strips."""
     rng = np.random.default_rng([SEED, 79, number])
@@ -146,7 +176,7 @@ def drawn(number: int) -> tuple[Chain, NestGroupPass]:
 
 def test_drawn_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     rolled = 0
-    for number in range(examples(4)):
+    for number in range(examples(3)):
         monkeypatch.setattr(residency, "END_PART", END_PART if number % 2 else 0)
         chain, group = drawn(number)
         try:
@@ -157,4 +187,4 @@ def test_drawn_strips(monkeypatch: pytest.MonkeyPatch) -> None:
             assert any(reason in str(refusal) or reason in str(refusal.findings) for reason in REFUSED), refusal
             continue
         assert raced(compilation, chain, program_of(compilation)) == []
-    assert rolled >= examples(4) // 4
+    assert rolled >= examples(3) // 4

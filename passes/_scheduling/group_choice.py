@@ -165,9 +165,9 @@ class GroupChoice:
             wanted = {each.form: each for each in possible if each.form in forms}
             if not wanted:
                 break
-            runs = self.search.searched([*wanted.values()])
-            beyond += [_times(each.figures, wanted[each.form].figures) for each in runs]
-            searched += runs
+            more = self.search.searched([*wanted.values()])
+            beyond += [_times(each.figures, wanted[each.form].figures) for each in more]
+            searched += more
             possible = [each for each in possible if each.form not in wanted]
         return searched
 
