@@ -9,8 +9,7 @@ A fenced block is, by its first word,
     ```                      a picture: not checked
 
 `make demo` is replaced by what it runs once all is installed; other lines of make and pip are left out. Where no shown
-line depends on the mappings, as of values, which are right under any, a command's searches are short; not those that
-another test makes, too, and keeps (conftest.py).
+line depends on the mappings, as of values, which are right under any, a command's searches are short.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FENCED = re.compile(r"^```(\S*)[ ]*(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("make ", "pip ")
 REPLACED = {"make demo": "python samples/demo.py"}
 ANY_MAPPING = re.compile(
-    r"python samples/(accuracy|reproduce/fusion).py"
+    r"python samples/(accuracy|dataflows|reproduce/fusion).py"
     r"|cnncc (compile demo/resnet20.onnx |compile samples/models/lenet_qop|verify samples/models/lenet_qdq"
     r"|compile .* --schedule blocks.toml |explore |estimate .* --front$)"
     r"|cnncc check .*lenet.* --arch small.toml"
