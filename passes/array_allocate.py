@@ -6,9 +6,11 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import itemgetter
+from typing import NamedTuple
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -24,8 +26,7 @@ from cnncc.passes._programs.core_banks import bank_places
 TRIES = 16  # of an order; ResNet-20 with 65,216 of 65,536 words in use needs 7
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """`words` words that are needed from layer number `first` to layer number `last`."""
 
     name: str
@@ -45,53 +46,53 @@ def numbered(lifetimes: Sequence[Lifetime]) -> list[Lifetime]:
         if not steps or ends[bisect_left(ends, steps[-1])] < first:
             steps.append(first)
     return [
-        replace(each, first=bisect_right(steps, each.first) - 1, last=bisect_right(steps, each.last) - 1)
-        for each in lifetimes
+        Lifetime(name, words, bisect_right(steps, first) - 1, bisect_right(steps, last) - 1)
+        for name, words, first, last in lifetimes
     ]
 
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
-    groups = _groups(lifetimes)
-    placed = defaultdict[int, list[tuple[int, int, int, int]]](list)  # start, end, first, last; by start
+    placed = list[tuple[int, int, int, int]]()  # start, end, first, last; by start
     starts = dict[str, int]()
-    for each in lifetimes:
-        at, words, first, last = 0, each.words, each.first, each.last
-        beside = placed[bisect_right(groups, first)]
-        for start, end, begins, ends in beside:
+    for name, words, first, last in lifetimes:
+        at = 0
+        for start, end, begins, ends in placed:
             if begins <= last and first <= ends:
                 if start >= at + words:
                     break
                 at = max(at, end)
-        insort(beside, (at, at + words, first, last))
-        starts[each.name] = at
+        insort(placed, (at, at + words, first, last))
+        starts[name] = at
     return starts
-
-
-def _groups(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """The layer numbers at which groups begin: no lifetime of a group meets one of another."""
-    groups, end = list[int](), None
-    for first, last in sorted((each.first, each.last) for each in lifetimes):
-        if end is None or first > end:
-            groups.append(first)
-            end = last
-        end = max(end, last)
-    return groups
 
 
 def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:
     """The fewest words found that hold all, and a first word for each name."""
-    least, best = _live(lifetimes), (-1, dict[str, int]())
-    for packed in _packed(lifetimes):
-        best = packed if best[0] < 0 else min(best, packed, key=itemgetter(0))
-        if best[0] == least:
-            break
-    return best
+    needed, places = 0, dict[str, int]()
+    for group in _apart(lifetimes):
+        words, starts = _pack(group)
+        needed, places = max(needed, words), places | starts
+    return needed, places
 
 
 def fits(lifetimes: Sequence[Lifetime], words: int) -> bool:
     """Whether `pack` finds a place for all in so many words."""
-    return _live(lifetimes) <= words and any(needed <= words for needed, _ in _packed(lifetimes))
+    return _live(lifetimes) <= words and all(_fits(group, words) for group in _apart(lifetimes))
+
+
+def _apart(lifetimes: Sequence[Lifetime]) -> list[tuple[Lifetime, ...]]:
+    """Groups such that no lifetime of one meets one of another. Each has the order of `lifetimes`."""
+    begins, end = list[int](), None
+    for first, last in sorted((each.first, each.last) for each in lifetimes):
+        if end is None or first > end:
+            begins.append(first)
+            end = last
+        end = max(end, last)
+    groups = [list[Lifetime]() for _ in begins]
+    for each in lifetimes:
+        groups[bisect_right(begins, each.first) - 1].append(each)
+    return [*map(tuple, groups)]
 
 
 def _live(lifetimes: Sequence[Lifetime]) -> int:
@@ -103,21 +104,35 @@ def _live(lifetimes: Sequence[Lifetime]) -> int:
     return max(accumulate(changes[number] for number in sorted(changes)), default=0)
 
 
-def _packed(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[int, dict[str, int]]]:
+def _pack(group: tuple[Lifetime, ...]) -> tuple[int, dict[str, int]]:
+    least, best = _live(group), (-1, dict[str, int]())
+    for packed in _packed(group):
+        best = packed if best[0] < 0 else min(best, packed, key=itemgetter(0))
+        if best[0] == least:
+            break
+    return best
+
+
+@lru_cache(maxsize=4096)
+def _fits(group: tuple[Lifetime, ...], words: int) -> bool:
+    """The mapper asks for many networks that differ in few layers."""
+    return any(needed <= words for needed, _ in _packed(group))
+
+
+def _packed(group: Sequence[Lifetime]) -> Iterator[tuple[int, dict[str, int]]]:
     """Tried are the largest first, as they fit least easily, and those first that are needed longest.
 
     Then what lies highest goes first, again and again.
     Source: Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020 (greedy by size).
     """
-    by_size = sorted(numbered(lifetimes), key=lambda tensor: (-tensor.words, tensor.first, tensor.last))
+    by_size = sorted(numbered(group), key=lambda tensor: (-tensor.words, tensor.first, tensor.last))
     for order in (by_size, sorted(by_size, key=lambda tensor: tensor.first - tensor.last)):
         for _ in range(TRIES):
             at = first_fit(order)
             ends = [at[tensor.name] + tensor.words for tensor in order]
-            needed = max(ends, default=0)
+            needed = max(ends)
             yield needed, at
-            if order:
-                order.insert(0, order.pop(ends.index(needed)))
+            order.insert(0, order.pop(ends.index(needed)))
 
 
 def _views(module: ModuleOp) -> Iterator[tuple[int, str, str]]:

@@ -22,7 +22,7 @@ from xdsl.utils.exceptions import VerifyException
 from cnncc.arch.model import Arch, load_arch
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
-from cnncc.binary.run import Machine
+from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects import array as A
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
@@ -321,6 +321,30 @@ def test_what_is_planted_is_not_proven(number):
     program = [*claim_of_two().binary.instructions]
     program[at] = wrong
     assert prove(with_program(program), 1.0).failures, what
+
+
+def test_a_program_is_not_proven_that_a_later_frame_breaks():
+    """In an empty bank, the first core reads images from a circle of three, where core 0 writes a circle of four.
+
+    So frame 3 is the first one that is read where none was written.
+    """
+    program, image = [*claim_of_two().binary.instructions], two_cores().x[0].size
+    cores = [at for at, inst in enumerate(program) if inst.spec.name == "core"]
+    circles = [at for at, inst in enumerate(program[: cores[2]]) if inst.values.get("wrap") == 2 * image]
+    assert len([at for at in circles if at < cores[1]]) == 1 < len(circles)
+    for at in circles:
+        wrap = (3 if at > cores[1] else 4) * image
+        program[at] = replace(program[at], values={**program[at].values, "base": 1 << 15, "wrap": wrap})
+    claim = with_program(program)
+    proof = prove(claim, 1.0)
+    assert proof.frames == 2 + 1 + 3 * 4 and proof.failures
+    x, ctx = np.random.default_rng(8).integers(-60, 60, (5, *two_cores().x.shape[1:])), new_context()
+    (right,), _ = cnn.evaluate(two_cores().network.module(ctx), ctx.weights, [x])
+    machine = Machine(claim.binary, 5)
+    machine.store(inputs_of(claim.binary)[0], x)
+    machine.run()
+    same = (machine.integers(outputs_of(claim.binary)[0]) == right).all(axis=(1, 2, 3))
+    assert same.tolist() == [True] * 3 + [False] * 2
 
 
 def test_a_token_less_is_noticed():

@@ -7,7 +7,6 @@ one layer more: it is taken, layer by layer, where everything still has its plac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
@@ -69,7 +68,7 @@ def prefetched_layers(
         if before is None or before in headless or not prefetched:
             continue
         first = before * _times(groups) + ends.get(before, 0)
-        longer = {name: replace(lives[name], first=first) for name in prefetched}
+        longer = {name: lives[name]._replace(first=first) for name in prefetched}
         if fits(list((lives | longer).values()), arch.glb.words):
             lives |= longer
             fitting.append(layer)
