@@ -80,25 +80,24 @@ class Entered:
         return found
 
 
-def _bodies(tree: ast.AST, scope: str = "", function: str = "") -> Iterator[tuple[str, list[ast.stmt], int]]:
+def _bodies(tree: ast.AST) -> Iterator[tuple[str, list[ast.stmt], int]]:
     """Name and statements of each block, and where the first one is that is no docstring."""
-    count = [0]
 
     def inside(node: ast.AST, scope: str, function: str, count: list[int]) -> Iterator[tuple[str, list[ast.stmt], int]]:
+        """count: of blocks so far in the function."""
         for child in ast.iter_child_nodes(node):
             below, name, number = scope, function, count
             if isinstance(child, Function | ast.ClassDef):
                 below = f"{scope}.{child.name}" if scope else child.name
-                name, number = (below, [0]) if isinstance(child, Function) else ("", [0])
-            if name:
-                for field in ("body", "orelse", "finalbody"):
-                    body = getattr(child, field, None)
-                    if isinstance(body, list) and body:
-                        yield f"{name} {number[0]}", body, _first_to_run(body) if isinstance(child, Function) else 0
-                        number[0] += 1
+                name, number = (below if isinstance(child, Function) else ""), [0]
+            for field in ("body", "orelse", "finalbody") if name else ():
+                body = getattr(child, field, None)
+                if isinstance(body, list) and body:
+                    yield f"{name} {number[0]}", body, _first_to_run(body) if isinstance(child, Function) else 0
+                    number[0] += 1
             yield from inside(child, below, name, number)
 
-    return inside(tree, scope, function, count)
+    return inside(tree, "", "", [0])
 
 
 def _first_to_run(body: list[ast.stmt]) -> int:

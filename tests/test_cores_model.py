@@ -51,7 +51,10 @@ ARRAYS = {  # what differs from spatial-8x8, and the table of cores
         {"words_per_cycle = 8": "words_per_cycle = 1", "latency_cycles = 64": "latency_cycles = 300"},
         "words_per_cycle = 2\nlatency_cycles = 0",
     ),
-    "short queues": ({"queue_depth = 4": "queue_depth = 1"}, "words_per_cycle = 16\nlatency_cycles = 3"),
+    "short queues and lanes": (
+        {"queue_depth = 4": "queue_depth = 1", "[pe]": "[pe]\nlanes = 2"},
+        "words_per_cycle = 16\nlatency_cycles = 3",
+    ),
 }
 
 

@@ -319,6 +319,13 @@ def test_the_work_of_values_is_bounded() -> None:
         values(text, ARCH, small_memory(), needed - 1)
     assert trap.value.instruction.spec.name == "desc"
 
+    def work(mac: str) -> int:
+        text = f"{SETUP}{LOAD} kind=ifmap extent3=8\n{ADD} {mac}\nhalt"
+        return values(encode_program(assemble(text)), ARCH, small_memory()).work.done
+
+    # Steps whose psum slots meet are done one by one.
+    assert work("taps=3 step_range=2 psum_i=1 psum_j=1") == work("taps=6") + 6 * PER_INSTRUCTION
+
 
 def test_the_steps_of_times_are_bounded() -> None:
     """A state that returns costs no steps: the number of iterations does not matter, different states do."""
