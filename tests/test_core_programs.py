@@ -104,9 +104,8 @@ def on_cores(chain: Chain, parts: Sequence[Sequence[str]], **options: object) ->
 
 
 REFUSED = (
-    "only the result of a core's last layer leaves it",
-    "a core reads one value",
-    "one engine does (CORE-5)",
+    "leave the cores",
+    "leave one of them out",
     "row of a ring of",
 )
 

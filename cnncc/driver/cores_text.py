@@ -15,8 +15,9 @@ def cores_text(plan: CoresPlan, arch: Arch) -> Iterator[str]:
     """Lines for the report of `compile`."""
     places = [f"{place.rows} x {place.cols} PEs at {place.row0},{place.col0}" for place in plan.regions]
     names = [group.group[0].label if len(group.group) == 1 else group.label for group in plan.groups]
-    keeps = [f", {channel.keeps} rows to the next" for channel in plan.channels]
-    for name, place, rows in zip(names, places, (*keeps, ""), strict=True):
+    for number, (name, place) in enumerate(zip(names, places, strict=True)):
+        keeps = [str(channel.keeps) for channel in plan.channels if channel.group == number]
+        rows = f", {' and '.join(keeps)} rows to the next" if keeps else ""
         yield f"  core     {name}: {place}{rows}"
     used = sum(place.rows * place.cols for place in plan.regions)
     run = predicted_frames(plan, arch, FRAMES)
