@@ -54,9 +54,9 @@ class NestCoresPass(ModulePass):
         }
 
     `places`: rows x columns of PEs, then the first row and column. `rows`: of a stripe of each core's last layer, one
-    number for all cores or one for each. `keeps`: the rows of each channel; without it the fewest. `delays`: how many
-    stripes each layer of a core runs behind its first one, the cores parted by `;`. `lag`: by how many frames results
-    leave behind the images.
+    number for all cores or one for each. `keeps`: the rows of channels behind each core; without it the fewest.
+    `delays`: how many stripes each layer of a core runs behind its first one, the cores parted by `;`. `lag`: by how
+    many frames results leave behind the images.
 
     A nest that runs stripe by stripe and fits the core keeps its loops. The others, and delays that are not given, are
     those with which the core takes the fewest cycles for a frame. Layers that are not mapped yet, and those mapped to
