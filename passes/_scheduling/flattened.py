@@ -7,14 +7,14 @@ output those of all channels, of each channel row by row.
     %1 = cnn.reshape %0 : tensor<1x16x7x7xi8> -> tensor<1x784x1x1xi8>
     %2 = nest.layer "mac" %1 weights @w sizes <n = 1, k = 10, c = 784, h = 1, w = 1, r = 1, s = 1> …
     ->
-    %2 = nest.layer "mac" %0 weights @w.rows sizes <n = 1, k = 10, c = 16, h = 1, w = 1, r = 7, s = 7> …
+    %2 = nest.layer "mac" %0 weights @w sizes <n = 1, k = 10, c = 16, h = 1, w = 1, r = 7, s = 7> …
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.cnn import ReshapeOp, WindowAttr
@@ -49,18 +49,12 @@ def _whole(module: ModuleOp, store: WeightStore, layer: LayerOp, value: SSAValue
     old = next((op for op in module.ops if isinstance(op, GlobalOp) and op.sym_name.data == name), None)
     if not pixel or sizes.c != channels * rows * cols or old is None:
         return False
-    symbol, names = f"{name}.rows", {op.sym_name.data for op in module.ops if isinstance(op, GlobalOp)}
-    if symbol not in names:
-        array = constant_array(old, store).reshape(sizes.k, channels, rows, cols)
-        ref = RefAttr(StringAttr(store.add(array)))
-        op = GlobalOp.create(properties={"sym_name": StringAttr(symbol), "value": ref, "type": tensor_type(array)})
-        module.body.block.insert_op_before(op, old)
-    layer.weights = SymbolRefAttr(symbol)
+    if sum(isinstance(op, LayerOp) and op.weights == layer.weights for op in module.walk()) > 1:
+        return False
+    array = constant_array(old, store).reshape(sizes.k, channels, rows, cols)
+    old.value, old.type = RefAttr(StringAttr(store.add(array))), tensor_type(array)
     layer.sizes = SizesAttr(replace(sizes, c=channels, r=rows, s=cols))
     layer.window = WindowAttr(replace(window, kernel=(rows, cols), stride=(1, 1), dilation=(1, 1)))
     layer.detach_region(layer.body)
     layer.add_region(build_nest(canonical(layer.sizes.data)))
-    if not any(isinstance(op, LayerOp) and op.weights == SymbolRefAttr(name) for op in module.walk()):
-        old.detach()
-        old.erase()
     return True
