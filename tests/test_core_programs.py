@@ -329,6 +329,15 @@ def test_a_program_of_cores_is_proven():
     assert [(part.name, part.results) for part in proof.parts] == [("outputs", 5 * results), ("frames", 0)]
 
 
+def test_copies_are_proven():
+    """What several engines read is computed once more, and changes no word."""
+    cases = (drawn(number) for number in range(EXAMPLES))
+    case = next(each for each in cases if ".for." in str(each.compilation.module))
+    ctx = new_context()
+    binary = build_binary(case.at("array-to-isa"), case.compilation.ctx.weights, load_arch(cores_array()))
+    assert not prove(Claim(binary, case.network.module(ctx), ctx.weights), 30).failures
+
+
 def planted() -> Iterator[tuple[str, int, Instruction]]:
     """Wrong instructions, with their numbers: what is wrong, where, the instruction."""
     program = claim_of_two().binary.instructions
