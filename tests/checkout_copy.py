@@ -1,11 +1,12 @@
 """A copy of the checkout whose tests run in forked processes, with a changed line or without.
 
-The process that forks has imported what takes long, but nothing of cnncc: pytest, numpy, xdsl, onnx. So a run of a few
-tests takes a second, and tests that start commands see the change, too.
+The process that forks has imported what takes long: pytest, numpy, xdsl, onnx, and all of cnncc if it is to be warm
+(`warm_modules.py`). So a run of a few tests takes less than a second. Tests that start commands see the change, too.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -15,13 +16,14 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from warm_modules import WarmModules
 
 # Imported before a fork, as each takes a part of a second. They hold nothing of the checkout.
 FIRST = ("numpy", "onnx.helper", "onnxruntime", "xdsl.xdsl_opt_main", "hypothesis", "filecheck.matcher", "click")
@@ -66,18 +68,29 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._passes = dict[str, bool]()
+        self.warm: WarmModules | None = None
+        self._change: tuple[str, str, str] | None = None  # the text before, the one after, the file
+
+    def warm_up(self, package: str) -> None:
+        """Import all modules of a package here, so that processes that are forked need not."""
+        self._import_first()
+        sys.path[:0] = [str(self.root)]
+        self.warm = WarmModules(self.root, package)
+        gc.collect()
+        gc.freeze()  # processes that are forked need not look at it
 
     @contextmanager
     def changed(self, file: str, text: str) -> Iterator[None]:
         """A file with another text. Python may take a compiled file that is a moment older for this one's."""
         path = self.root / file
         before, compiled = path.read_text(), Path(cache_from_source(str(path)))
+        self._change = before, text, file
         try:
             path.write_text(text)
             compiled.unlink(missing_ok=True)
             yield
         finally:
+            self._change = None
             path.write_text(before)
             compiled.unlink(missing_ok=True)
 
@@ -103,16 +116,17 @@ class Checkout:
             return next(filter(None, (self.failing([test], seconds) for test in tests)), None)
         return Failure(*failure) if failure else None
 
-    def passes(self, test: str, seconds: float) -> bool:
-        """Whether a test passes by itself, without any change."""
-        if test not in self._passes:
-            self._passes[test] = self.failing([test], seconds) is None
-        return self._passes[test]
+    def all_failing(self, tests: Iterable[str], seconds: float) -> set[str]:
+        """Those of the tests that fail, each run after the others that pass."""
+        left, failed = list(tests), set[str]()
+        while left and (failure := self.failing(left, seconds)):
+            failed |= {each for each in left if each == failure.test or each.startswith(f"{failure.test}::")}
+            left = [each for each in left if each not in failed]
+        return failed
 
     def forked(self, run: Callable[[], int], seconds: float) -> int:
         """The exit code of `run` in a process of its own, in the copy."""
-        for name in FIRST:
-            importlib.import_module(name)
+        self._import_first()
         sys.stdout.flush()
         process = os.fork()
         if not process:
@@ -130,6 +144,12 @@ class Checkout:
         code = os.waitstatus_to_exitcode(status)
         return KILLED if code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM) else code
 
+    @staticmethod
+    def _import_first() -> None:
+        os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # as conftest.py has it
+        for name in FIRST:
+            importlib.import_module(name)
+
     def _child(self, run: Callable[[], int], seconds: float) -> int:
         os.setpgid(0, 0)
         os.chdir(self.root)
@@ -142,6 +162,8 @@ class Checkout:
         sys.path[:0] = [str(self.root)]
         os.environ["PYTHONPATH"] = str(self.root)
         sys.argv = ["pytest"]
+        if self.warm and self._change:
+            self.warm.take(*self._change)
         return run()
 
 

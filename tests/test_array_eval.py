@@ -8,7 +8,8 @@ import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from cnncc.dialects._clauses import format_clauses
 from cnncc.dialects._records import RecordAttr
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
+from cnncc.eval._neighbours import check_ping_pong
 from cnncc.eval._register_files import RegisterFile
 from cnncc.eval.array import evaluate
 
@@ -365,3 +367,35 @@ def test_array_eval_is_independent_of_the_interpreter() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_array_eval_words_of_neighbours_take_turns_in_ping_and_pong() -> None:
+    """By hand: taps 0 to 8 read slots 0 to 8. A PE loads three, six come from its neighbour, into pong and ping."""
+    pe = SimpleNamespace(ifmap_words=3, pong_words=3, virtual_words=6)
+    ifmap = SimpleNamespace(base=0, pixel=0, tap=1, channel=0, lane=0)
+    mac = SimpleNamespace(n2n_slot=3, data_reuse=6, pixels=1, taps=9, step_range=2, lanes=1, ifmap=ifmap)
+
+    def check(
+        loads: int = 3, edges: Sequence[int] = (), whole: bool = True, array: object = pe, **changes: object
+    ) -> None:
+        half = SimpleNamespace(loads=set(range(loads)), edges=set(edges))
+        check_ping_pong(SimpleNamespace(**{**vars(mac), **changes}), half, whole, array)
+
+    check()
+    check(edges=range(3, 9))
+    check(loads=9, whole=False, data_reuse=0)
+    for wrong, message in (
+        ({"edges": [3], "data_reuse": 0}, "a virtual neighbour's words have no data_reuse"),
+        ({"whole": False}, "with data_reuse, ping and pong are taken and given back"),
+        ({"edges": [9]}, r"a virtual neighbour has words for slots 3\.\.8, 6 at most"),
+        ({"edges": [2]}, "a virtual neighbour has words for slots"),
+        ({"data_reuse": 7}, r"slots 3\.\.9, 6 at most"),
+        ({"loads": 4}, "ping is loaded beyond the first n2n slot, 3"),
+        ({"n2n_slot": 0}, "ping is loaded beyond the first n2n slot, 0"),
+        ({"array": SimpleNamespace(**{**vars(pe), "pong_words": 2})}, "place 2 is beyond the 2 of pong"),
+        ({"array": SimpleNamespace(**{**vars(pe), "ifmap_words": 2})}, "place 2 is beyond the 2 of ping"),
+        # The second pixel reads slot 0 again, at step 9: slot 6 has come to its place.
+        ({"pixels": 2}, "pixel step 9 reads a word whose place another has taken"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            check(**wrong)

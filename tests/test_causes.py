@@ -84,3 +84,12 @@ def test_causes_have_the_same_names_everywhere() -> None:
     """The model repeats the names: it shares no code with the interpreter."""
     assert paths.CAUSES == timed_program.CAUSES == tuple(CAUSES)
     assert set(WORK) == set(causes._WORK)
+
+
+def test_conditions_of_inner_loops_matter_to_outer_ones() -> None:
+    """Takes look at the first iterations of loops, gives at the last ones."""
+    token = timed_program.Token
+    task = timed_program.Task(0, 5, takes=(token(0, 1),), gives=(token(1, 2), token(2, 8)))
+    inner = timed_program.repeat(3, 1, (task, timed_program.Own(1)))
+    outer = timed_program.repeat(2, 2, (timed_program.Task(1, 1, takes=(token(3, 4),)), inner))
+    assert causes._mentioned(inner) == (1, 2 | 8) and causes._mentioned(outer) == (1 | 4, 2 | 8)

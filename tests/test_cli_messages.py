@@ -10,6 +10,8 @@ import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, noise, refused, save
 from test_cli_models import host_in_the_middle
 
+from cnncc.binary.container import load
+from cnncc.binary.modules import layers
 from cnncc.dialects.nest import Loop
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
@@ -42,6 +44,8 @@ def test_cli_from_prints_what_compile_prints_of_the_host(tmp_path: Path) -> None
     whole = done("compile", path, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir").stdout
     wanted = re.findall(r"^  (?:MACs|host) .*", whole, re.MULTILINE)
     assert len(wanted) == 3  # the MACs and two segments
+    labels = [layer.label for layer, _ in layers(load(tmp_path / "net.cnb"))]
+    assert labels[1:] == ["a", "lrn operands", "lrn results", "c", "sigmoid operands", "sigmoid results", "y"]
     for dump in sorted((tmp_path / "ir").glob("*.mlir")):
         said = done("compile", "--from", dump, "-o", tmp_path / "on.cnb").stdout
         knows = "func.func" in dump.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from cnncc.isa.table import SPECS, Instruction, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
+from cnncc.machine.values.addresses import Grid
 from cnncc.machine.values.interpreter import BLOCK_ELEMENTS, Interpreter
 from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.regfile import Half, HalfFault
 
 GLB, SHARED, DRAM = 700, 200, 900
 RESULTS = 500  # results go from here on; loads read below, mostly
@@ -733,3 +736,35 @@ def test_every_instruction_has_a_rule() -> None:
     """What changes no values says so, as a loop and its end, which are a node of the tree."""
     rules = Interpreter(random_arch(random.Random(1)), Memory("dram", 1, 1, 0), lambda segment, dram: None).rules
     assert {*rules} == {spec.name for spec in SPECS}
+
+
+def test_windows_of_a_half_are_those_of_the_pes_that_it_has() -> None:
+    """All rectangles in and around 2 x 3 PEs, the words of each PE being its place; and what changes in one."""
+    outer = Grid(1, 2, 1, 2, 1, 3, 2, 3)
+    places = 10 * np.arange(1, 3)[:, None] + np.arange(2, 5)
+    filled = np.ones((1, 2, 1, 3, 1), np.bool_)
+    for row, col, rows, cols in product(range(4), range(6), (1, 2, 3), (1, 2, 3, 4)):
+        half = Half(outer, places.reshape(1, 1, 2, 1, 3, 1).astype(np.int16), filled)
+        grid = Grid(row, col, 1, rows, 1, cols, rows, cols)
+        if not (row >= 1 and row + rows <= 3 and col >= 2 and col + cols <= 5):
+            with pytest.raises(HalfFault, match=r"PEs outside rows 1\.\., columns 2\.\. have no psum"):
+                half.window(grid, "psum")
+            continue
+        part = half.window(grid, "psum")
+        wanted = 10 * np.arange(row, row + rows)[:, None] + np.arange(col, col + cols)
+        assert part.data.shape == (1, 1, rows, 1, cols, 1) and np.array_equal(part.data.reshape(rows, cols), wanted)
+        assert part.filled.shape == (1, rows, 1, cols, 1)
+        part.data = part.data + 100
+        half.replace(part)
+        changed = half.data.reshape(2, 3)
+        inside = np.zeros((2, 3), np.bool_)
+        inside[row - 1 : row - 1 + rows, col - 2 : col - 2 + cols] = True
+        assert np.array_equal(changed, np.where(inside, places + 100, places))
+
+
+def test_a_half_grows_with_the_words_that_come() -> None:
+    """Two slots of eight images, for which it has room, and then two more."""
+    half, words = Half.empty(Grid(0, 0, 1, 1, 1, 1, 1, 1), 0), np.arange(32, dtype=np.int16).reshape(8, 1, 1, 1, 1, 4)
+    half.put(0, words[..., :2], edge=False, most=2)
+    half.put(2, words[..., 2:], edge=False, most=4)
+    assert np.array_equal(half.data, words) and half.filled.all() and half.loaded == 4

@@ -22,7 +22,7 @@ from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles, tiles_of
-from cnncc.mapper.transfer_bound import TransferBound
+from cnncc.mapper.transfer_bound import TransferBound, cycles_about
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -494,3 +494,87 @@ def test_tiles_that_lanes_do_not_divide() -> None:
     assert rules(shape, at, MOVING, arch, **plan)["compute"] == 4 * (of_row + overhead)
     least, cycles = least_and_cycles(shape, at, MOVING, arch, **plan)
     assert 4 * (of_row + overhead) < least <= cycles
+
+
+def test_the_first_block_of_a_row_of_two_waits() -> None:
+    """By hand, with four words a cycle from DRAM: 13 columns are 7 + 6. The first block of a row waits for results,
+    residuals and its image, 3,584 words each, two latencies and a gap. The array works on the block before for
+    128 x 128 x 24 / 256 cycles, and 4 for each of 4 x 2 macro-instructions. Of each of four blocks of channels all full
+    rows count but the first: 13 rows are 4 + 4 + 4 + 1.
+    """
+    arch = replace(ARCH, dram=replace(ARCH.dram, words_per_cycle=4))
+    at = at_point("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1))
+    budget = replace(WITH_RESIDUAL, words=1 << 18)
+    said = rules(pointwise(512, 128, 13), at, budget, arch, k=128, h=4, w=7, k_outside=True, weights=0, streamed=BESIDE)
+    assert said["behind_weights"] == 4 * 2 * (3 * 3584 // 4 + 2 * 64 + GAP - 1536 - 4 * 8)
+
+
+@pytest.mark.parametrize(("rows_of_c", "waits"), [(4, 242 * 2780 + 2 * 18_140), (6, 0)])
+def test_third_slices_are_counted_where_two_are_no_more_than_the_block(rows_of_c: int, waits: int) -> None:
+    """By hand, with a word a cycle from DRAM: halves of 768 words come behind 3 x 1,536 words, as in
+    `test_slices_wait_for_residuals`. Of slices of 3/4 of the channels there is no third one.
+    """
+    arch = replace(ARCH, dram=replace(ARCH.dram, words_per_cycle=1))
+    at = at_point("ckrs|WhwI", (2, 1, rows_of_c, 1), (4, 1, 4), (4, 1, 3, 16, 1, 1))
+    said = rules(pointwise(512, 128, 28), at, WITH_RESIDUAL, arch, k=128, h=3, w=4, k_outside=True, slices=True)
+    assert said["third_slices"] == waits
+
+
+def test_weights_that_come_for_each_block_of_the_image_leave_one_macro_instruction() -> None:
+    """By hand: blocks of 80 channels are two of 40, which PEs hold. A load of 80 words for 64 PEs takes 160 cycles and
+    one to arrive; the last macro-instruction takes 16 x 5 + 4. There are 4 x 7 x 28 tiles of the image, in 4 x 7 x 7
+    blocks, all but the first behind a full one.
+    """
+    at = at_point("hwcrs|IkW", (1, 2, 8, 1), (8, 2, 1), (5, 1, 1, 16, 1, 1))
+    said = rules(pointwise(320, 128, 28), at, MOVING, k=80, h=4, w=4, k_outside=True)
+    assert said["waits"] == (4 * 7 * 28 - 1) * (160 + 1 - 80 - 4)
+
+
+@pytest.mark.parametrize(
+    ("order", "rows", "cols", "box", "wanted"),
+    [
+        ("ckrs|WhwI", (1, 1, 16, 1), (8, 1, 2), (4, 1, 3, 16, 1, 1), {"k": 128, "h": 3, "w": 14, "k_outside": False}),
+        ("ckrs|WhwI", (8, 1, 2, 1), (4, 1, 4), (4, 1, 3, 16, 1, 1), {"k": 128, "h": 3, "w": 4, "slices": True}),
+        ("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1), {"k": 128, "h": 4, "w": 3, "k_outside": True}),
+        ("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1), {"k": 32, "h": 14, "w": 3, "k_outside": False}),
+    ],
+)
+def test_what_is_said_of_two_images(
+    order: str, rows: tuple[int, ...], cols: tuple[int, ...], box: tuple[int, ...], wanted: dict[str, object]
+) -> None:
+    """Of both together it is twice as much; of the first results, and of the last iteration, it is the same."""
+    one, at = pointwise(512, 128, 14), at_point(order, rows, cols, box)
+    two = replace(one, sizes=replace(one.sizes, n=2))
+    for streamed in ({"ifmap", "output"}, {"ifmap", "output", "residual"}):
+        budget = GlbBudget(1 << 17, frozenset(streamed), residual="residual" in streamed)
+        plans = candidates(Bound(Durations(one, ARCH, budget.residual), at), budget, 1 << 60)
+        plan = next(plan for _, plan in plans if wanted.items() <= plan._asdict().items())._asdict()
+        of_one, of_two = (rules(shape, at, budget, **plan) for shape in (one, two))
+        for name in ("compute", "macros", "commits", "committing", "loading", "small_blocks"):
+            assert of_two[name] == 2 * of_one[name], name
+        assert of_two["first_results"] == of_one["first_results"] > 0
+        assert of_two["last_iteration"] == of_one["last_iteration"]
+
+
+@pytest.mark.parametrize(("words", "image"), [(3, 4 * 64), (4, 2 * 64), (5, 64)])
+def test_the_least_transfers_of_any_tiles_by_hand(words: int, image: int) -> None:
+    """A block of one pixel has a result or two, and two buffers of one channel of the image, which comes again for each
+    block of channels; with five words it has all four channels in one buffer, and all results of its pixel in turn.
+    """
+    shape = replace(pointwise(4, 4, 4), params=0)
+    assert TransferBound(shape, ARCH, GlbBudget(words, MOVING.streamed)).floor == (image + 64) // 8
+
+
+def test_weights_come_in_slices_of_channels_that_a_loop_has_inside() -> None:
+    """The loop over c inside those in space is a place for their stage only if PEs and boxes do not take all of c."""
+    for taken, places in ((8, 4), (16, 3)):
+        blocks = Blocks(pointwise(64, 16, 8), ARCH, MOVING, Tiles(FORMS[0], 16, 1, 8, taken))
+        assert FORMS[0].order == "khw|crsWI" and len(list(blocks.stages())) == places
+
+
+def test_estimates_of_channelwise_layers_have_blocks_of_four_channels() -> None:
+    """By hand: 4 words of parameters and 9 weights for each of 64 channels, and two buffers of four images."""
+    words = 64 * (4 + 9) + 2 * 4 * 64
+    once = 64 * 64 // 8
+    assert cycles_about(depthwise(64, 8), ARCH, GlbBudget(words, frozenset({"ifmap"}))) == once
+    assert cycles_about(depthwise(64, 8), ARCH, GlbBudget(words - 1, frozenset({"ifmap"}))) > once

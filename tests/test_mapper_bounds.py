@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from math import prod
 
 import numpy as np
@@ -20,20 +21,25 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.whole_space import engines_least, streamed_least
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
+from cnncc.mapper import combinations
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations, LoopPart
-from cnncc.mapper.combinations import combinations_below
+from cnncc.mapper.combinations import Found, combinations_below
+from cnncc.mapper.objective import NOTHING
+from cnncc.mapper.prices import array_energy
 from cnncc.mapper.search import search
-from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import FORMS, Numbers, Plan, Point, forms_of, mapping_of, numbers, point, shared
 from cnncc.mapper.tables import table
 from cnncc.mapper.tiles import tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
+from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
+from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.timed_program import ARRAY, LOAD, busy_cycles
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -377,3 +383,99 @@ def test_bounds_spread_a_rest_of_channels(
     """Tiles of rows * cols * box channels, PEs side by side; the rest goes to as many PE sets as divide it."""
     tiled = table(channels, rows, cols, (box,), spread, False, False)
     assert (tiled.trips[rows, cols, 0], tiled.held[rows, cols, 0]) == (trips, held)
+
+
+# Of forms with one name, which have the same combinations, none with c outside: its sums are partial more often.
+ORDERS = ("khw|crsWI", "hwk|crsWI", "kcrs|WhwI", "hwcrs|IkW")
+
+
+def dividing(arch: Arch, most: int) -> Iterator[tuple[Numbers, Found, int, Bound]]:
+    """Combinations whose loops divide all dimensions, with PEs that have one row and one tap of a column each."""
+    rng = np.random.default_rng(SEED)
+    shapes = [
+        LayerShape("mac", Sizes(2, 8, 4, 4, 4, 1, 1), Window((1, 1)), 0, 4, 4),
+        LayerShape("mac", Sizes(1, 4, 4, 4, 2, 3, 1), Window((3, 1), (2, 1)), 0, 9, 2),
+        LayerShape("mac", Sizes(1, 4, 2, 4, 2, 3, 1), Window((3, 1), (1, 2), dilation=(2, 1)), 0, 8, 3),
+        LayerShape("mac", Sizes(1, 8, 1, 4, 4, 3, 1), Window((3, 1), (1, 1), group=8), 0, 6, 4),
+    ]
+    for shape, form in product(shapes, [form for form in FORMS if form.order in ORDERS]):
+        if form not in forms_of(shape):
+            continue
+        everything = numbers(shape, arch)
+        found = combinations_below(everything, form, 1 << 39)
+        for i in rng.permutation(len(found.cycles))[:most].tolist():
+            bound = Bound(Durations(shape, arch, residual=False), point(everything, form, found.indices[i].tolist()))
+            first = {dim: parts[0] for dim, parts in bound.parts.items()}
+            one_row = shape.sizes.r == 1 or (first["h"].held == first["r"].held == 1)
+            if one_row and all(len(parts) == 1 for parts in bound.parts.values()):
+                yield everything, found, i, bound
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_bounds_of_all_combinations_are_those_of_points_whose_loops_divide(overlap: bool) -> None:
+    """A word a cycle through the port: then nothing is rounded."""
+    arch = load_arch("spatial-4x4")
+    arch = replace(
+        arch, glb=replace(arch.glb, words_per_cycle=1), sequencer=replace(arch.sequencer, overlap=overlap),
+        links=replace(arch.links, n2n=False),
+    )  # fmt: skip
+    seen = Counter[str]()
+    for everything, found, i, bound in dividing(arch, 150):
+        shape, first = everything.shape, {dim: parts[0] for dim, parts in bound.parts.items()}
+        tiled = shape.window.dilation[0] == 1 and not shared(found.form, "h")  # else rows that PEs share are a bound
+        if not (tiled or first["r"].rows == 1 or first["h"].rows * first["h"].cols == 1):
+            continue
+        compute, least = int(found.cycles[i]), int(found.least[i])
+        if not overlap:
+            assert least == bound.in_turn(compute) - bound.head, (shape, bound.at)
+        elif not bound.partial and first["c"].rows * first["r"].rows == 1:
+            image = prod(first[dim].held for dim in ("hwck" if shape.channelwise else "hwc"))
+            words = image + prod(first[dim].held for dim in "kcrs")
+            assert least == max(compute + words, bound.loads(), bound.commits()), (shape, bound.at)
+        else:
+            continue
+        seen[found.form.order] += 1
+        seen["partial"] += bound.partial
+    assert min(seen[order] for order in ORDERS) > 10 and (overlap or seen["partial"] > 10), seen
+
+
+EVENTS = ("mac", "weight_read", "weight_write", "ifmap_read", "ifmap_write", "psum_read", "psum_write", "south", "bus")
+
+
+def test_estimates_of_energy_are_the_model_s_where_loops_divide() -> None:
+    """With one price at a time: operations, and words in PEs, on buses, between PEs, and at the port of the GLB."""
+    arch = load_arch("spatial-4x4")
+    arch = replace(arch, links=replace(arch.links, n2n=False))
+    seen = Counter[str]()
+    for everything, found, i, bound in dividing(arch, 30):
+        shape, first = everything.shape, {dim: parts[0] for dim, parts in bound.parts.items()}
+        alike = shape.window.stride[0] == shape.window.dilation[0] and not shared(found.form, "h")
+        if not (alike or first["r"].rows == 1 or first["h"].rows * first["h"].cols == 1):
+            continue  # which rows PEs share is not counted
+        mapping = mapping_of(shape, arch, bound.at, Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w))
+        counters = operand_traffic(shape, mapping, arch, False).counters()
+        beside = {"glb_read": 0, "glb_write": shape.weight_words}  # from DRAM, which count for plans
+        for name in (*EVENTS, *beside):
+            costs = replace(NOTHING, **{name: 1.0})
+            about = array_energy(everything, found.form, found.indices[i : i + 1], costs, cut=False)
+            exact = energy(counters, costs)["total"] - beside.get(name, 0)
+            assert about[0] == pytest.approx(exact), (name, shape, bound.at)
+        seen[found.form.order] += 1
+        seen["partial"] += bound.partial
+    assert min(seen[order] for order in ORDERS) > 5 and seen["partial"] > 5, seen
+
+
+def test_combinations_are_the_same_if_few_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, arch = LayerShape("mac", Sizes(1, 8, 6, 5, 4, 3, 3), Window((3, 3)), 2, 7, 6), load_arch("spatial-4x4")
+    everything = numbers(shape, arch)
+    together = combinations_below(everything, FORMS[0], 2000)
+    monkeypatch.setattr(combinations, "AT_ONCE", 5000)
+    assert len(everything.rows) * len(everything.cols) * len(everything.boxes) > 10 * combinations.AT_ONCE
+    in_parts = combinations_below(everything, FORMS[0], 2000)
+    for one, other in zip(together[1:], in_parts[1:], strict=True):
+        assert np.array_equal(one, other)
+    assert len(together.cycles) > 100 and together.beyond == 2000 and (np.diff(together.least) >= 0).all()
+    # Without any it is the lowest bound of all, or the fewest steps if these are too many.
+    lowest = int(together.least[0])
+    assert combinations_below(everything, FORMS[0], lowest).beyond == lowest
+    assert combinations_below(everything, FORMS[0], 10).beyond == prod(vars(shape.sizes).values()) // 16

@@ -7,6 +7,7 @@ piece by piece. Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=17 run
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -138,7 +139,7 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], Lanes]]:
         in_turn = passed(case, arch, box, lanes) > 0 and fits(case, arch, box, True)
         budget = (in_turn or fits(case, arch, box, False)) and h * w <= pe.max_pixels and k * h * w <= pe.psum_words
         budget &= not case.is_mac or k * c * r * s <= pe.weight_words
-        if budget and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
+        if budget and lanes in over_c(size["c"], c, lanes) and (lanes == 1 or not channelwise(case)):
             yield box, {"c": lanes, "k": 1}
         if budget and lanes == 1 and fits(case, arch, box, False) and (most := window(case, arch, box)):
             yield box, {**most, "k": 1}
@@ -148,17 +149,23 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], Lanes]]:
             yield box, {"c": 1, "k": own}
 
 
+def over_c(whole: int, box: int, most: int) -> list[int]:
+    """SPACE-3: lanes over c of a box, which divide a whole box, and the last one or take it in a step."""
+    divide = [lanes for lanes in range(1, most + 1) if box % lanes == 0]
+    return [lanes for lanes in divide if whole % box < lanes or whole % box % lanes == 0]
+
+
 def window(case: Case, arch: Arch, box: dict[str, int]) -> Lanes:
     """SPACE-3: the most lanes that take all of some of c, r and s in a box, if lanes over c alone are fewer."""
     c, whole, found = box["c"], sizes_of(case)["c"], list[tuple[int, int, int, int]]()
     apart = box["w"] > 1 and columns(2, 2, case.stride[1], case.dilation[1]) > 1 + case.stride[1]
     for lanes in product({1, c}, {1, box["r"]}, {1, box["s"]}):
-        alone = lanes[2] == 1 or lanes[0] * lanes[1] == 1
+        apart_from_c = lanes[2] == 1 or lanes[0] * lanes[1] == 1
         taps = lanes[1] * lanes[2] > 1 and prod(lanes) <= arch.pe.lanes
-        if taps and (alone or not apart or case.dilation[1] == 1):
+        if taps and (apart_from_c or not apart or case.dilation[1] == 1):
             found.append((prod(lanes), *lanes))
-    over_c = [n for n in range(1, arch.pe.lanes + 1) if c % n == whole % c % n == 0] if not channelwise(case) else [1]
-    if not case.is_mac or not found or max(found)[0] <= max(over_c):
+    alone = 1 if channelwise(case) else max(over_c(whole, c, arch.pe.lanes))
+    if not case.is_mac or not found or max(found)[0] <= alone:
         return {}
     return dict(zip("crs", max(found)[1:], strict=True))
 
@@ -527,6 +534,8 @@ LAYERS = [
     (Case(kind="max", k=3, kernel=(2, 2), stride=(2, 2), image=(6, 6)), array(2, 2, (1, 4, 2))),
     (Case(kind="add", k=2, kernel=(3, 3), image=(4, 5)), array(2, 3, (1, 6, 2))),
     (Case(k=3, c=3, kernel=(1, 1), image=(2, 3)), array(2, 2, (3, 3, 2), overlap=False)),
+    # Lanes over channels: boxes of 2 channels, and a rest of one, fewer than the lanes.
+    (Case(k=2, c=3, kernel=(1, 1), image=(2, 3)), array(1, 2, (4, 4, 2), lanes=2)),
     # Lanes over the taps of windows: 2 columns of 3, or 2 channels and 2 rows; and in a depthwise layer.
     (Case(k=2, c=2, kernel=(2, 3), image=(4, 5)), array(1, 2, (12, 8, 2), lanes=4)),
     (Case(k=3, c=1, group="each", image=(4, 4)), array(1, 2, (9, 9, 2), lanes=6)),
@@ -672,3 +681,42 @@ def test_search_finds_what_the_machine_runs(tmp_path: Path) -> None:
         except (Refusal, AssertionError) as error:
             raise AssertionError((str(error)[:300], drawn.case, arch, budget, found)) from error
     assert seen["no room"] < seen["found"]
+
+
+SMALL, SMALL_ARRAY = LayerShape("mac", Sizes(1, 6, 5, 7, 5, 3, 3), Window((3, 3)), 2, 9, 7), array(2, 3, (9, 8, 4))
+STREAMED = GlbBudget(250, frozenset({"ifmap", "output"}))
+
+
+@pytest.mark.parametrize("budget", [GlbBudget(4000), STREAMED])
+def test_a_quick_search_looks_at_a_part(budget: GlbBudget) -> None:
+    """Of points, tiles and few runs. Others do so until they find a mapping, if it is to take few enough cycles."""
+    usual = Effort(points=40, tiles=400, streamed_points=40, streamed_tiles=80, few_runs=4, less=4)
+    part = Effort(points=10, tiles=100, streamed_points=10, streamed_tiles=20, few_runs=1, less=1)
+    whole = replace(usual, less=1)
+    quick, slow = (search(SMALL, SMALL_ARRAY, budget, quick=quick, effort=usual) for quick in (True, False))
+    assert quick and slow and quick.bounded < slow.bounded and quick.least < slow.least
+    assert slow.run > usual.twins or not budget.streamed  # those of one kind that are run last are not all
+    assert quick == search(SMALL, SMALL_ARRAY, budget, quick=True, effort=part)
+    assert slow == search(SMALL, SMALL_ARRAY, budget, effort=whole)
+    below = search(SMALL, SMALL_ARRAY, budget, below=5000, effort=usual)
+    assert below and below == search(SMALL, SMALL_ARRAY, budget, below=5000, effort=whole)
+    assert (below.cycles, below.bounded) == (slow.cycles, slow.bounded)
+
+
+def test_an_exact_search_has_so_many_points_and_runs() -> None:
+    budget = GlbBudget(4000)
+    one = search(SMALL, SMALL_ARRAY, budget, effort=Effort(points=1))
+    assert one and one.run == one.bounded == 1 and one.least < one.cycles
+    for runs in (1, 2):
+        few = search(SMALL, SMALL_ARRAY, budget, effort=Effort(runs=runs))
+        assert few and few.run == runs and few.least < few.cycles
+    all_ = search(SMALL, SMALL_ARRAY, budget)
+    assert all_ and all_.least == all_.cycles < one.cycles
+
+
+def test_the_document_has_the_budgets_of_searches() -> None:
+    """As `name` = number."""
+    text = (Path(__file__).parents[1] / "docs" / "mapper.md").read_text()
+    said = {name: float(number.replace(",", "")) for name, number in re.findall(r"`(\w+)` = ([\d,]*[\d.]*\d)", text)}
+    budgets = {name: said[name] for name in said.keys() & vars(USUAL).keys()}
+    assert len(budgets) >= 16 and budgets == {name: getattr(USUAL, name) for name in budgets}

@@ -13,7 +13,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
 from cnncc.model.group_bounds import lines_touched
-from cnncc.model.layer_shape import LayerShape
+from cnncc.model.layer_shape import LayerShape, slices
 from cnncc.model.legal import fits_register_files, is_legal
 from cnncc.model.occupancy import Engines, Side, distinct, transfer
 from cnncc.model.register_files import (
@@ -325,3 +325,20 @@ def test_commits_and_transfers() -> None:
 )
 def test_lines_that_windows_touch(lines: tuple[int, int, int, int, int, int], touched: int) -> None:
     assert lines_touched(*lines) == touched
+
+
+# -- slices inside blocks ----------------------------------------------------------------------------------------------
+
+
+def test_slices_inside_blocks_of_two_outputs() -> None:
+    """Stages with two buffers, one loop in time inside the block; loops in space do not count (GLB-3)."""
+    loops = (Loop("h", 3), Loop("c", 3), Loop("k", 4, "cols"), Loop("w", 4), *KEPT)
+
+    def sliced(output: int, *stages: tuple[str, int, int]) -> tuple[list[int], int]:
+        return slices(Mapping(loops, staged(*sorted([("output", 1, output), *stages], key=lambda stage: stage[1]))))
+
+    assert sliced(2, ("weight", 2, 2)) == ([2], 1)
+    assert sliced(2, ("weight", 3, 2), ("ifmap", 2, 2)) == ([2, 3], 1)
+    for others in ([("weight", 2, 1)], [("weight", 4, 2)], [("weight", 1, 2)], [("weight", 0, 2)], []):
+        assert sliced(2, *others) == ([], -1), others
+    assert sliced(1, ("weight", 2, 2)) == ([], -1)

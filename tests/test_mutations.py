@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from checkout_copy import Checkout
+from checkout_copy import Checkout, Failure, copied
 from covering_tests import CoveringTests
 from mutations import Bug, draw, mutations
 from plant_bugs import (
@@ -20,6 +22,7 @@ from plant_bugs import (
     report,
     together,
 )
+from warm_modules import WarmModules
 
 # A process of pytest-xdist has a thread that waits for messages. What is forked here never uses it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -87,7 +90,7 @@ def test_a_draw_does_not_change_with_other_lines(tmp_path: Path) -> None:
 
 def test_tests_run_together_longer_and_longer() -> None:
     tests = [(f"t{i}", 1.0) for i in range(20)] + [("long", 100.0), ("last", 0.5)]
-    assert [len(names) for names, _ in together(tests, 19.5)] == [2, 6, 12]
+    assert [len(names) for names, _ in together(tests, 19.5)] == [1, 1, 5, 13]
     assert [name for names, _ in together(tests, 21.0) for name in names][-1] == "last"
 
 
@@ -111,7 +114,8 @@ def planting(tmp_path_factory: pytest.TempPathFactory) -> Planting:
         "def test_wrong():\n    assert not down(5)\n"
     )
     covering = CoveringTests(root / "lines", root)
-    covering.measure(Checkout(root), ["test_small.py"])
+    with copied(root) as copy:
+        covering.measure(copy, ["test_small.py"], 10.0)
     return Planting(Checkout(root), covering, 10.0)
 
 
@@ -137,7 +141,11 @@ def test_a_planted_bug_without_an_end(planting: Planting) -> None:
     with planting.checkout.changed("passes/small.py", text.replace("a -= 1", "pass")):
         failure = planting.checkout.failing(["tests/test_small.py::test_down"], 0)
     assert failure is not None and failure.why == "no end after 0 s"
-    assert planting.checkout.passes("tests/test_small.py::test_down", 5)
+
+
+def test_tests_that_fail_without_a_bug(planting: Planting) -> None:
+    tests = [f"tests/test_small.py::test_{name}" for name in ("first", "wrong", "down")]
+    assert planting.checkout.all_failing(tests, 5) == {tests[1]}
 
 
 def test_a_report_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,3 +173,60 @@ def test_every_equivalent_change_has_its_line_and_reason() -> None:
 
 def test_every_package_has_files() -> None:
     assert [glob for globs in PACKAGES.values() for glob in globs if not list(ROOT.glob(glob))] == []
+
+
+WARM = """\
+LIMIT = 3
+def first():
+    return 1
+FIRST = first()
+def up(a):
+    return a + LIMIT
+class Some:
+    STEP = 2
+    @property
+    def values(self):
+        return [each + 5 for each in (1, 2)]
+"""
+
+
+def test_functions_of_imported_modules_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that ran on import, or lines outside functions: then all modules are imported again."""
+    (tmp_path / "warmed").mkdir()
+    (tmp_path / "warmed" / "__init__.py").touch()
+    (tmp_path / "warmed" / "some.py").write_text(WARM)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules, warm = sys.modules, WarmModules(tmp_path, "warmed")
+    some: Any = modules["warmed.some"]
+    assert (some.up(1), some.Some().values) == (4, [6, 7])
+    warm.take(WARM, WARM.replace("a + LIMIT", "a - LIMIT"), "warmed/some.py")
+    warm.take(WARM, WARM.replace("each + 5", "each + 7"), "warmed/some.py")
+    assert (some.up(1), some.Some().values) == (-2, [8, 9]) and modules["warmed.some"] is some
+    for before, after in (("return 1", "return 2"), ("LIMIT = 3", "LIMIT = 4"), ("STEP = 2", "pass"), ("(a)", "(a")):
+        monkeypatch.setitem(modules, "warmed.some", some)
+        warm.take(WARM, WARM.replace(before, after), "warmed/some.py")
+        assert "warmed.some" not in modules
+
+
+def test_a_bug_in_a_warm_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("planted", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "planted" / "__init__.py").touch()
+    (tmp_path / "planted" / "some.py").write_text(WARM)
+    (tmp_path / "tests" / "test_some.py").write_text(
+        "from planted.some import FIRST, up\ndef test_up():\n    assert up(1) == 4\n"
+        "def test_first():\n    assert FIRST == 1\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    checkout, tests = Checkout(tmp_path), ["tests/test_some.py::test_up", "tests/test_some.py::test_first"]
+    monkeypatch.syspath_prepend(tmp_path)
+    checkout.warm = WarmModules(tmp_path, "planted")
+    assert checkout.failing(tests, 5) is None
+    for before, after, by in (
+        ("a + LIMIT", "a - LIMIT", 0),
+        ("return 1", "return 2", 1),
+        ("LIMIT = 3", "LIMIT = 2", 0),
+    ):
+        with checkout.changed("planted/some.py", WARM.replace(before, after)):
+            assert checkout.failing(tests, 5) == Failure(tests[by])
+    assert checkout.failing(tests, 5) is None

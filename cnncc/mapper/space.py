@@ -116,15 +116,13 @@ def shared(form: Form, dim: str) -> bool:
 @lru_cache(maxsize=64)
 def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """PEs of each dimension on an axis of `most`: at most two of them have more than one, none more than its limit."""
-    unrolled = {(1,) * len(dims)}
+    unrolled = set[tuple[int, ...]]()
     for one, other in combinations(range(len(dims)), 2):
         for a in range(1, min(most, limits[one]) + 1):
             for b in range(1, min(most // a, limits[other]) + 1):
                 each = [1] * len(dims)
                 each[one], each[other] = a, b
                 unrolled.add(tuple(each))
-    if len(dims) == 1:
-        unrolled |= {(a,) for a in range(1, min(most, limits[0]) + 1)}
     return tuple(sorted(unrolled))
 
 
@@ -266,7 +264,7 @@ def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[L
     """The loops of a point inside its blocks, and before which of them weights and ifmap come to the PEs (W, I)."""
     steps = {dim: steps_of(at.chain(dim, extent[dim]), extent[dim]) for dim in BOX_DIMS}
     before, inside = at.form.order.split("|")
-    summed = [Loop(dim, steps[dim][1], "rows") for dim in "cr" if at.rows[ROW_DIMS.index(dim)] > 1]
+    summed = [Loop(dim, steps[dim][1], "rows") for dim in "cr"]
     held = "c" in inside or "r" in inside  # loops over c and r in time stand inside those in space
     loops = [Loop(dim, steps[dim][0]) for dim in before]
     loops += [Loop(dim, steps[dim][1], "rows") for dim in "kh" if at.rows[ROW_DIMS.index(dim)] > 1]

@@ -14,7 +14,6 @@ from xdsl.ir import Region as IrRegion
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._channels import (
-    BUFFERS,
     Channel,
     Link,
     Reader,
@@ -33,6 +32,7 @@ from cnncc.dialects.nest import (
     image_shape,
     reads_of_values,
 )
+from cnncc.model.core_steps import buffers
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
@@ -166,7 +166,7 @@ class CoreChain:
             if size:
                 words.setdefault((reader, writer), {})[what] = size
 
-        add(engines[0][0], DMA, "images", BUFFERS * _words(self.cores[0].part.entries[0]))
+        add(engines[0][0], DMA, "images", buffers(self.lag) * _words(self.cores[0].part.entries[0]))
         for core, (load, commit) in zip(self.cores, engines, strict=True):
             group = core.group
             for layer, plan, sizes in zip(group.layers, group.plans, group.buffers(arch), strict=True):
@@ -179,7 +179,7 @@ class CoreChain:
             for channel in link.channels:
                 sizes = channel.producer.sizes
                 add(load, commit, f"{channel.label} channel", channel.ring * sizes.w * sizes.k)
-        add(DMA, engines[-1][1], "results", BUFFERS * _words(self.cores[-1].group.layers[-1].result))
+        add(DMA, engines[-1][1], "results", buffers(self.lag) * _words(self.cores[-1].group.layers[-1].result))
         return words
 
     def _banks_problem(self, arch: Arch) -> str | None:

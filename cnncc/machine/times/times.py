@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from cnncc.arch.model import Arch
@@ -44,12 +44,12 @@ class Cycles:
     stall: the array's idle cycles by cause (CAUSE-1 to CAUSE-6), if these were asked for.
     """
 
-    total: int = 0
-    compute: int = 0
-    load: int = 0
-    commit: int = 0
-    dma: int = 0
-    stall: Mapping[str, int] = field(default_factory=dict[str, int])
+    total: int
+    compute: int
+    load: int
+    commit: int
+    dma: int
+    stall: Mapping[str, int]
 
 
 @dataclass(frozen=True)

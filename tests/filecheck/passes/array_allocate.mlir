@@ -15,7 +15,7 @@ builtin.module {
   // CHECK-NEXT: array.tensor y, memory dram, words 13, role output, at 18
   array.tensor y, memory dram, words 13, role output
   // The host's own memory has no addresses.
-  // CHECK-NEXT: array.tensor probabilities, memory host, words 10, role output
+  // CHECK-NEXT: array.tensor probabilities, memory host, words 10, role output{{$}}
   array.tensor probabilities, memory host, words 10, role output
   // GLB: the largest first. `one` lives in layers 0 and 1, `two` in 1 and 2, `three` in 2: it takes the place of `one`.
   // CHECK-NEXT: array.tensor one, memory glb, words 100, at 0
@@ -27,7 +27,7 @@ builtin.module {
   // Between two places, where it just fits; and a tensor that is never viewed has no place.
   // CHECK-NEXT: array.tensor four, memory glb, words 20, at 80
   array.tensor four, memory glb, words 20
-  // CHECK-NEXT: array.tensor unused, memory glb, words 80
+  // CHECK-NEXT: array.tensor unused, memory glb, words 80{{$}}
   array.tensor unused, memory glb, words 80, at 5
   array.layer "l0" computes "" {
     array.view v, tensor one

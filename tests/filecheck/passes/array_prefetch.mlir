@@ -18,6 +18,7 @@ builtin.module {
 
   // CHECK:      array.layer "a"
   // CHECK:      array.dma in, dram weight.dram, glb weight, words 10
+  // CHECK-NEXT: array.view sums, tensor glb.a
   // CHECK-NEXT: array.view next.weight.dram, tensor w.b
   // CHECK-NEXT: array.view next.weight, tensor glb.b
   // CHECK-NEXT: array.dma in, dram next.weight.dram, glb next.weight, words 40000, tokens give 3
@@ -29,6 +30,7 @@ builtin.module {
     array.view weight.dram, tensor w.a
     array.view weight, tensor glb.a
     array.dma in, dram weight.dram, glb weight, words 10, tokens give 2
+    array.view sums, tensor glb.a
     array.sync [load]
   }
   // The loops of b's own views mean nothing in a, so the copies above have no steps; b keeps its views for its loads.
