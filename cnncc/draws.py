@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.numerics import Ints
+from cnncc.numerics import INT32, Ints
 
 PRIME = 32_749  # the greatest below 2^15: a residue is a word of 16 bits
 LEAST_CONSTANT = 2  # constants are neither 0 nor 1, so that none of them leaves a value as it is
@@ -38,7 +38,12 @@ class Draws:
         return self._generator("words", name).integers(-most, most + 1, (self.count, *shape), np.int16)
 
     def clamp(self, stage: str, bounds: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """The factor and the addend [draw] of a clamp: v becomes factor * v + addend."""
+        """The factor and the addend [draw] of a clamp: v becomes factor * v + addend.
+
+        A clamp to all integers of 32 bits changes no word.
+        """
+        if stage == "clamp" and bounds == INT32:
+            return np.ones(self.count, np.int64), np.zeros(self.count, np.int64)
         return self._constant(stage, "factor", *bounds), self._constant(stage, "addend", *bounds)
 
     def real(self, field_name: str, value: float | np.floating) -> Ints:

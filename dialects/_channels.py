@@ -1,20 +1,20 @@
 """Channels between cores: rings of rows with the tokens around them. No IR.
 
-A core runs its layers as a group, frame after frame. Its first layer reads a channel, stripe by stripe; the layer
-before on another core writes it. The ring of a channel holds up to `keeps` rows. docs/cores.md has the rules.
+A core runs its layers as a group, frame after frame. Some of them read channels, stripe by stripe; layers of the core
+before write these. The ring of a channel holds up to `keeps` rows. docs/cores.md has the rules.
 
-Row y of frame f is number `f * height + y` of all rows that pass through a channel. A stripe *reads up to* a row if it
-reads that row or an earlier one that no earlier stripe is done with.
+Row y of frame f is number `f * height + y` of all rows that pass through a channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import lcm
 from typing import NamedTuple
 
-from cnncc.dialects._groups import GroupLayer, Read, stripe_needed
+from cnncc.dialects._groups import GroupLayer, Point, Read, points_of, stripe_needed
 
 BUFFERS = 2  # of images, and of results
 
@@ -39,24 +39,44 @@ class Region:
 
 
 class EndTokens(NamedTuple):
-    """The stripes of a frame that take a token of one end of a channel, and those that give one at its other end."""
+    """The points of a frame that take a token of one end of a link, and those that give one at its other end."""
 
-    takes: frozenset[int]
-    gives: frozenset[int]
+    takes: frozenset[Point]
+    gives: frozenset[Point]
+
+
+class CoreEnds(NamedTuple):
+    """The points of a core that take and give tokens of what it reads, and of what it writes."""
+
+    reads: EndTokens
+    writes: EndTokens
+
+
+class Reader(NamedTuple):
+    """A layer, by its number in its group, and how it reads what comes from outside of the group."""
+
+    layer: int
+    read: Read
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The rows of `producer`'s result on their way to `consumer`, which reads them as `read` says.
+    """The rows of a result on their way from a core to the next one. before, behind: the layers of both.
 
-    keeps: rows that are written and not yet read at most.
+    writer: the number of the layer that computes the rows. keeps: rows that are written and not yet read at most.
     """
 
     label: str
-    producer: GroupLayer
-    consumer: GroupLayer
-    read: Read
+    before: Sequence[GroupLayer]
+    writer: int
+    behind: Sequence[GroupLayer]
+    readers: tuple[Reader, ...]
     keeps: int
+
+    @property
+    def producer(self) -> GroupLayer:
+        """The layer that computes the rows."""
+        return self.before[self.writer]
 
     @property
     def height(self) -> int:
@@ -70,100 +90,145 @@ class Channel:
         Each frame then begins in slot 0. Example: 3 of 14 rows take a ring of 7. A window of one row with a stride
         skips rows; a ring of some rows then has a whole number of strides.
         """
-        apart = self.read.stride if self.read.extent == 1 and not self.read.pad else 1
+        reads = [reader.read for reader in self.readers]
+        apart = lcm(*(read.stride for read in reads if read.extent == 1 and not read.pad))
         rings = (rows for rows in range(self.keeps, self.height) if self.height % rows == rows % apart == 0)
         return next(rings, self.height)
 
+    def point(self, stripe: int) -> Point:
+        """Where the producer computes a stripe."""
+        return stripe + self.producer.delay, self.writer
+
+    @cached_property
+    def reading(self) -> list[tuple[Point, int]]:
+        """The points that read rows, in program order, with the last stripe that each one needs: -1 for none."""
+        reads = {reader.layer: reader.read for reader in self.readers}
+        return [
+            (point, stripe_needed(self.behind[point[1]], reads[point[1]], self.producer, stripe))
+            for point, stripe in points_of(self.behind)
+            if point[1] in reads
+        ]
+
     @cached_property
     def _lows(self) -> list[int]:
-        """The first row that each stripe of the consumer, or one after it, reads; the height where none does."""
+        """The first row that each of these points, or one after it, reads; the height where none does."""
+        reads = {reader.layer: reader.read for reader in self.readers}
         lows, least = list[int](), self.height
-        for stripe in reversed(range(self.consumer.stripes)):
-            low, end = self.consumer.reads_of_stripe(self.read, stripe, self.height)
+        for (step, number), _ in reversed(self.reading):
+            layer = self.behind[number]
+            low, end = layer.reads_of_stripe(reads[number], step - layer.delay, self.height)
             least = min(least, low) if end > low else least
             lows.append(least)
         return lows[::-1]
 
-    def read_after(self, stripe: int) -> int:
-        """The rows of a frame that are done with after a stripe of the consumer: no later one reads them."""
-        return self._lows[stripe + 1] if stripe + 1 < len(self._lows) else self.height
-
-    @cached_property
-    def _needed(self) -> list[int]:
-        """The last stripe of the producer that each stripe of the consumer needs, -1 for none."""
-        stripes = range(self.consumer.stripes)
-        return [stripe_needed(self.consumer, self.read, self.producer, stripe) for stripe in stripes]
+    @property
+    def done(self) -> list[tuple[Point, int]]:
+        """How many rows of a frame are done with after each point that reads some: no later one reads them."""
+        return [(point, rows) for (point, _), rows in zip(self.reading, (*self._lows[1:], self.height), strict=True)]
 
     @cached_property
     def least(self) -> int:
-        """The fewest rows with which the cores go on.
+        """The fewest rows with which the cores go on, if there is no other channel between them.
 
-            max over stripes s of the consumer of   end of the producer's stripe that s needs - first row that s reads
+            max over points x of the consumers of   end of the producer's stripe that x needs - first row that is read
 
         Example: a 3x3 window with padding 1 reads rows 4, 5 and 6 for row 5. With stripes of one row it needs 7 - 4.
         """
-        ends = ((self.producer.start(needed + 1), low) for needed, low in zip(self._needed, self._lows, strict=True))
+        ends = ((self.producer.start(last + 1), low) for (_, last), low in zip(self.reading, self._lows, strict=True))
         return max(1, *(end - low for end, low in ends))
+
+    def last_reader(self, gone: int, frame: int = 0) -> tuple[int, Point]:
+        """(frame, point) of the last reader of a row before row number `gone`."""
+        if gone <= 0:
+            return self.last_reader(gone + self.height, frame - 1)
+        reads = [point for (point, _), low in zip(self.reading, self._lows, strict=True) if low < gone]
+        if not reads:  # the first rows of the frame are read by nothing
+            return self.last_reader(self.height, frame - 1)
+        return frame, reads[-1]
+
+
+@dataclass(frozen=True)
+class Link:
+    """All channels from a core to the next one. Their rows share tokens, as all engines work in program order."""
+
+    channels: tuple[Channel, ...]
 
     @cached_property
     def full(self) -> EndTokens:
-        """Which stripes of the consumer wait for rows, and which of the producer say that they are there.
+        """Which points of the consumers wait for rows, and which of the producers say that they are there.
 
-        A stripe waits only for a later stripe than those before it have waited for.
+        A point waits only for a later stripe than those before it have waited for.
         """
-        takes, gives, waited = set[int](), set[int](), -1
-        for stripe, needed in enumerate(self._needed):
+        takes, gives, waited = set[Point](), set[Point](), (-1, -1)
+        reads = [(at, channel.point(last)) for channel in self.channels for at, last in channel.reading if last >= 0]
+        for point, needed in sorted(reads):
             if needed > waited:
-                takes.add(stripe)
+                takes.add(point)
                 gives.add(needed)
                 waited = needed
         return EndTokens(frozenset(takes), frozenset(gives))
 
     @cached_property
     def free(self) -> EndTokens:
-        """Which stripes of the producer wait for slots, and which of the consumer say that these are read."""
-        waits = list(self._waits())
-        return EndTokens(frozenset(at for at, _, _ in waits), frozenset(stripe for _, _, stripe in waits))
+        """Which points of the producers wait for slots, and which of the consumers say that these are read."""
+        return EndTokens(
+            frozenset(point for point, _, _ in self._waits), frozenset(reader for _, _, reader in self._waits)
+        )
 
-    @cached_property
+    @property
     def primed(self) -> int:
         """The tokens for free slots before the first frame: one for each wait for a frame before."""
-        return sum(frame < 0 for _, frame, _ in self._waits())
+        return sum(frame < 0 for _, frame, _ in self._waits)
 
-    def _waits(self) -> Iterator[tuple[int, int, int]]:
-        """(stripe of the producer, frame, stripe of the consumer): the first waits in a frame for the second one.
+    @cached_property
+    def _waits(self) -> list[tuple[Point, int, Point]]:
+        """(point of a producer, frame, point of a consumer): the first waits in a frame for the second one.
 
         frame: 0 for the same, -1 for the frame before.
         """
-        waited = self._slot_reader(self.height - self.keeps, 0)
-        waited = waited[0] - 1, waited[1]  # what the last stripe of the frame before has waited for
-        for stripe in range(self.producer.stripes):
-            gone = self.producer.start(stripe + 1) - self.keeps  # rows before this one are overwritten
-            frame, reader = self._slot_reader(gone, 0)
-            if (frame, reader) > waited:
-                yield stripe, frame, reader
-                waited = frame, reader
+        writes = sorted(
+            (channel.point(stripe), channel.last_reader(channel.producer.start(stripe + 1) - channel.keeps))
+            for channel in self.channels
+            for stripe in range(channel.producer.stripes)
+        )
+        frame, reader = max(last for _, last in writes)
+        waited, waits = (frame - 1, reader), list[tuple[Point, int, Point]]()  # first, by the frame before
+        for point, last in writes:
+            if last > waited:
+                waits.append((point, *last))
+                waited = last
+        return waits
 
-    def _slot_reader(self, gone: int, frame: int) -> tuple[int, int]:
-        """(frame, stripe) of the consumer that reads a row before row number `gone` last."""
-        if gone <= 0:
-            return self._slot_reader(gone + self.height, frame - 1)
-        reads = [stripe for stripe, low in enumerate(self._lows) if low < gone]
-        if not reads:  # the first rows of the frame are read by nothing
-            return self._slot_reader(self.height, frame - 1)
-        return frame, reads[-1]
+
+def image_tokens(layers: Sequence[GroupLayer], readers: Sequence[Reader], height: int) -> EndTokens:
+    """Of layers that read an image of so many rows: it is there when its first reader begins, free after the last."""
+    reads, points = {reader.layer: reader.read for reader in readers}, list[Point]()
+    for point, stripe in points_of(layers):
+        if (read := reads.get(point[1])) is not None:
+            low, end = layers[point[1]].reads_of_stripe(read, stripe, height)
+            points += [point] if end > low else []
+    return EndTokens(frozenset(points[:1]), frozenset(points[-1:]))
+
+
+def result_tokens(layers: Sequence[GroupLayer]) -> EndTokens:
+    """Of the last core: a buffer is free before its result's first stripe, and the result is there after the last."""
+    number, layer = next((number, layer) for number, layer in enumerate(layers) if layer.leaves)
+    first, last = (layer.delay, number), (layer.delay + layer.stripes - 1, number)
+    return EndTokens(frozenset({first}), frozenset({last}))
 
 
 def channel_problem(channel: Channel) -> str | None:
     """What is wrong with a channel; None if nothing is."""
     if not 0 < channel.keeps <= channel.height:
         return f"channel {channel.label}: keeps {channel.keeps}: it holds 1 to {channel.height} rows (CHANNEL-2)"
-    if not channel.full.takes:
-        return f"channel {channel.label}: {channel.consumer.label} reads no row of it (CHANNEL-2)"
+    if all(last < 0 for _, last in channel.reading):
+        return f"channel {channel.label}: nothing reads a row of it (CHANNEL-2)"
     if channel.keeps < channel.least:
+        readers = " and ".join(channel.behind[reader.layer].label for reader in channel.readers)
+        wait = "wait" if len(channel.readers) > 1 else "waits"
         return (
             f"channel {channel.label}: keeps {channel.keeps} rows, the fewest are {channel.least}: with fewer, "
-            f"{channel.consumer.label} waits for rows for which {channel.producer.label} has no slot (CHANNEL-3)"
+            f"{readers} {wait} for rows for which {channel.producer.label} has no slot (CHANNEL-3)"
         )
     return None
 

@@ -17,6 +17,8 @@ KINDS = ("mac", "max", "add")  # of layers in groups: elementwise ones read in t
 LOAD = "load"  # the kind of what brings rows from DRAM into a ring
 STREAMED = ("ifmap", "residual", "output")
 
+Point = tuple[int, int]  # a step, and the number of a layer that has a stripe in it
+
 
 @dataclass(frozen=True)
 class Read:
@@ -125,6 +127,14 @@ def without_unread_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
                 known = result[read.producer].sizes.h if result[read.producer] is not load else 1
                 result[read.producer] = replace(load, sizes=replace(load.sizes, h=max(known, end)))
     return result
+
+
+def points_of(layers: Sequence[GroupLayer]) -> Iterator[tuple[Point, int]]:
+    """All stripes of an image in program order: where they are, and their numbers."""
+    for step in range(max(layer.delay + layer.stripes for layer in layers)):
+        for number, layer in enumerate(layers):
+            if 0 <= (stripe := step - layer.delay) < layer.stripes:
+                yield (step, number), stripe
 
 
 def stripe_needed(consumer: GroupLayer, read: Read, producer: GroupLayer, stripe: int) -> int:

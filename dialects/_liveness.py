@@ -11,34 +11,56 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from cnncc.dialects._channels import BUFFERS, Channel, EndTokens
-from cnncc.dialects._groups import GroupLayer
+from cnncc.dialects._channels import BUFFERS, Channel, CoreEnds, EndTokens, Link, result_tokens
+from cnncc.dialects._groups import GroupLayer, points_of
 
 WARM = 3  # frames that are walked beyond those that core 0 brings ahead of results
-IMAGE, RESULT = -1, -2  # beside the numbers of channels
+IMAGE, RESULT = -1, -2  # beside the numbers of links
 
-Token = tuple[str, int]  # what is there, of an image, a result or a channel
+Token = tuple[str, int]  # what is there, of an image, a result or a link
 Turn = tuple[list[Token], list[Token]]  # takes, gives
 ROWS, SPACE = "rows", "space"
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The cores of a chain as plain data."""
+    """The cores of a chain as plain data. links: number i leads from group i to group i + 1. image: its tokens."""
 
     groups: Sequence[Sequence[GroupLayer]]
-    channels: Sequence[Channel]
+    links: Sequence[Link]
+    image: EndTokens
     lag: int
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All channels."""
+        return [channel for link in self.links for channel in link.channels]
+
+    @cached_property
+    def ends(self) -> list[CoreEnds]:
+        """The tokens at both ends of each core."""
+        reads = [self.image, *(EndTokens(link.full.takes, link.free.gives) for link in self.links)]
+        writes = [EndTokens(link.free.takes, link.full.gives) for link in self.links]
+        return [CoreEnds(*ends) for ends in zip(reads, (*writes, result_tokens(self.groups[-1])), strict=True)]
+
+    def with_keeps(self, label: str, rows: int) -> Chain:
+        """With so many rows in a channel."""
+        links = [
+            Link(tuple(replace(each, keeps=rows) if each.label == label else each for each in link.channels))
+            for link in self.links
+        ]
+        return replace(self, links=links)
 
     def stuck(self) -> list[str]:
         """What each core waits for when no core can go on, core 0 first; nothing if all come to their ends."""
-        # The chain holds less than a frame in each core and channel: no longer lag goes on.
-        lag = min(self.lag, 2 * BUFFERS + len(self.groups) + len(self.channels))
+        # The chain holds less than a frame in each core and link: no longer lag goes on.
+        lag = min(self.lag, 2 * BUFFERS + len(self.groups) + len(self.links))
         frames = lag + WARM
         programs = [self._dma(frames, lag), *(self._core(number, frames) for number in range(len(self.groups)))]
         there = Counter({(SPACE, IMAGE): BUFFERS, (SPACE, RESULT): BUFFERS})
-        there.update({(SPACE, number): channel.primed for number, channel in enumerate(self.channels)})
+        there.update({(SPACE, number): link.primed for number, link in enumerate(self.links)})
         waiting = [next(program, None) for program in programs]
         moved = True
         while moved:
@@ -58,8 +80,9 @@ class Chain:
 
     def _token_name(self, token: Token) -> str:
         kind, number = token
-        names = {IMAGE: "an image", RESULT: "a result"}
-        return f"{kind} of {self.channels[number].label}" if number >= 0 else f"{kind} of {names[number]}"
+        if number < 0:
+            return f"{kind} of {'an image' if number == IMAGE else 'a result'}"
+        return f"{kind} of {' or '.join(channel.label for channel in self.links[number].channels)}"
 
     @staticmethod
     def _dma(frames: int, lag: int) -> Iterator[Turn]:
@@ -71,60 +94,40 @@ class Chain:
 
     def _core(self, number: int, frames: int) -> Iterator[Turn]:
         """The stripes of a core that take or give tokens."""
-        group, last = self.groups[number], len(self.groups) - 1
-        channels, source, target = self.channels, number - 1 if number else IMAGE, number if number < last else RESULT
-        reads = EndTokens(channels[source].full.takes, channels[source].free.gives) if number else _whole(group[0])
-        writes = EndTokens(channels[number].free.takes, channels[number].full.gives) if number < last else None
-        writes = writes or _whole(group[-1])
+        reads, writes = self.ends[number]
+        source, target = number - 1 if number else IMAGE, number if number < len(self.links) else RESULT
         turns = list[Turn]()
-        for step in range(max(layer.delay + layer.stripes for layer in group)):
-            for layer in group:
-                stripe, takes, gives = step - layer.delay, list[Token](), list[Token]()
-                if not 0 <= stripe < layer.stripes:
-                    continue
-                if layer is group[0]:
-                    takes += [(ROWS, source)] * (stripe in reads.takes)
-                    gives += [(SPACE, source)] * (stripe in reads.gives)
-                if layer is group[-1]:
-                    takes += [(SPACE, target)] * (stripe in writes.takes)
-                    gives += [(ROWS, target)] * (stripe in writes.gives)
-                turns += [(takes, gives)] if takes or gives else []
+        for point, _ in points_of(self.groups[number]):
+            takes = [(ROWS, source)] * (point in reads.takes) + [(SPACE, target)] * (point in writes.takes)
+            gives = [(SPACE, source)] * (point in reads.gives) + [(ROWS, target)] * (point in writes.gives)
+            turns += [(takes, gives)] if takes or gives else []
         for _ in range(frames):
             yield from turns
-
-
-def _whole(layer: GroupLayer) -> EndTokens:
-    """Of a layer that reads an image as a whole, or writes a result."""
-    return EndTokens(frozenset({0}), frozenset({layer.stripes - 1}))
 
 
 def liveness_problem(chain: Chain) -> str | None:
     """Why the cores wait for ever, and what would do; None if they go on."""
     if not (stuck := chain.stuck()):
         return None
-    less = 1
+    less = 0
     while not replace(chain, lag=less + 1).stuck():
         less += 1
-    remedies = [f"lag {less} would do"]
-    remedies += [f"{channel} keeps {rows} would do" for channel, rows in _longer(chain)][:1]
+    remedies = [f"lag {less} would do"] if less else []
+    remedies += [f"{channel} keeps {rows} would do" for channel, rows in longer_channels(chain)][:1]
+    remedies = remedies or ["more rows in several channels do"]
     return f"lag {chain.lag}: all cores wait for ever: {', '.join(stuck)}: {', or '.join(remedies)} (CHANNEL-5)"
 
 
-def _longer(chain: Chain) -> list[tuple[str, int]]:
+def longer_channels(chain: Chain) -> list[tuple[str, int]]:
     """The channels of which more rows alone would do, the fewest more words first, and these rows."""
     choices = list[tuple[int, str, int]]()
-    for at, channel in enumerate(chain.channels):
+    for channel in chain.channels:
         low, high = channel.keeps, channel.height
-        if low == high or _with_keeps(chain, at, high).stuck():
+        if low == high or chain.with_keeps(channel.label, high).stuck():
             continue
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if _with_keeps(chain, at, middle).stuck() else (low, middle)
+            low, high = (middle, high) if chain.with_keeps(channel.label, middle).stuck() else (low, middle)
         sizes = channel.producer.sizes
         choices.append(((high - channel.keeps) * sizes.w * sizes.k, channel.label, high))
     return [(label, rows) for _, label, rows in sorted(choices)]
-
-
-def _with_keeps(chain: Chain, at: int, rows: int) -> Chain:
-    channels = [*chain.channels[:at], replace(chain.channels[at], keeps=rows), *chain.channels[at + 1 :]]
-    return replace(chain, channels=channels)

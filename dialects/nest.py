@@ -35,7 +35,7 @@ rules, CHANNEL-1 to CHANNEL-5, are in docs/cores.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
@@ -60,8 +60,8 @@ from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._channels import Channel as Channel
+from cnncc.dialects._channels import Link, Reader, channel_problem, image_tokens, regions_problem
 from cnncc.dialects._channels import Region as Region
-from cnncc.dialects._channels import channel_problem, regions_problem
 from cnncc.dialects._columns import ColumnsOp as ColumnsOp
 from cnncc.dialects._columns import JoinOp as JoinOp
 from cnncc.dialects._columns import columns_of as columns_of
@@ -263,17 +263,21 @@ class GroupOp(IRDLOperation):
         last = self.body.block.last_op
         return tuple(last.operands) if isinstance(last, YieldOp) else ()
 
+    def inside_of(self, output: SSAValue) -> SSAValue:
+        """The value inside that one of its results is."""
+        return self.yielded()[self.outputs.index(output)]
+
 
 Member = LayerOp | LoadOp  # of a group
 
 
 @irdl_op_definition
 class ChannelOp(IRDLOperation):
-    """The rows of a value on their way from a core to the next one, in a ring in the GLB.
+    """The rows of a result on their way from a core to the next one, in a ring in the GLB.
 
         %2 = nest.channel "conv0" %1 keeps 2 : tensor<1x24x28x28xi8>
 
-    At most `keeps` rows are written and not yet read. The result is what the next core reads.
+    At most `keeps` rows are written and not yet read. The result is what layers of the next core read, as their ifmaps.
     """
 
     T: ClassVar = VarConstraint("T", BaseAttr(TensorType))
@@ -288,7 +292,7 @@ class ChannelOp(IRDLOperation):
 
 @irdl_op_definition
 class CoresOp(IRDLOperation):
-    """Layers side by side: a chain of groups, each on a core with PEs of its own, with channels between them.
+    """Layers side by side: a chain of groups, each on a core with PEs of its own, with channels to the next one.
 
     All groups run at once. Each runs image after image, and goes on as its channels have rows for it, and slots. The
     image of a frame lies in the GLB as a whole when the first core begins it, and so does the result of the last core.
@@ -314,16 +318,15 @@ class CoresOp(IRDLOperation):
     def verify_(self) -> None:
         *inside, last = self.body.block.ops
         if not isinstance(last, YieldOp) or not all(isinstance(op, GroupOp | ChannelOp) for op in inside):
-            raise VerifyException("nest.cores: it is groups and channels in turn, then nest.yield")
+            raise VerifyException("nest.cores: it is groups and channels, then nest.yield")
         if self.lag.value.data < 1:
             raise VerifyException(f"nest.cores: lag {self.lag.value.data}: results leave 1 or more frames behind")
         if problem := _chain_problem(self, last):
             raise VerifyException(f"nest.cores {self.label.data}: {problem} (CHANNEL-1)")
         regions = [(group.label.data, group.place.data) for group in self.groups() if group.place]
-        channels = channels_of(self)
-        problem = regions_problem(regions) or next(filter(None, map(channel_problem, channels)), None)
-        plans = [group_layers(group) for group in self.groups()]
-        if problem := problem or liveness_problem(Chain(plans, channels, self.lag.value.data)):
+        chain = chain_of(self)
+        problem = regions_problem(regions) or next(filter(None, map(channel_problem, chain.channels)), None)
+        if problem := problem or liveness_problem(chain):
             raise VerifyException(f"nest.cores {self.label.data}: {problem}")
 
     def groups(self) -> list[GroupOp]:
@@ -331,44 +334,78 @@ class CoresOp(IRDLOperation):
         return [op for op in self.body.block.ops if isinstance(op, GroupOp)]
 
     def channels(self) -> list[ChannelOp]:
-        """The channels; number i leads from group i to group i + 1."""
+        """All channels."""
         return [op for op in self.body.block.ops if isinstance(op, ChannelOp)]
 
+    def channels_behind(self, group: GroupOp) -> list[ChannelOp]:
+        """The channels of the results of a group."""
+        return [op for op in self.channels() if op.value.owner is group]
 
-def channels_of(cores: CoresOp) -> list[Channel]:
-    """The channels as plain data."""
-    result = list[Channel]()
-    for op, (group, following) in zip(cores.channels(), pairwise(cores.groups()), strict=True):
-        consumer = following.layers()[0]
-        (read,) = reads_of_values(consumer, [op.result])
-        plans = group_layers(group)[-1], group_layers(following)[0]
-        result.append(Channel(op.label.data, *plans, read, op.keeps.value.data))
+    @property
+    def image(self) -> SSAValue:
+        """What the first core reads."""
+        return self.groups()[0].layers()[0].ifmap
+
+
+def links_of(cores: CoresOp) -> list[Link]:
+    """What leads from each core to the next one, as plain data."""
+    result, groups = list[Link](), cores.groups()
+    for group, following in pairwise(groups):
+        ops, before, behind = cores.channels_behind(group), group_layers(group), group_layers(following)
+        readers = _readers(following, [op.result for op in ops])
+        channels = list[Channel]()
+        for number, op in enumerate(ops):
+            writer = next(at for at, layer in enumerate(group.layers()) if layer.result is group.inside_of(op.value))
+            own = tuple(reader for reader in readers if reader.read.producer == number)
+            channels.append(Channel(op.label.data, before, writer, behind, own, op.keeps.value.data))
+        result.append(Link(tuple(channels)))
     return result
+
+
+def image_readers(cores: CoresOp) -> list[Reader]:
+    """How layers of the first core read the image."""
+    return _readers(cores.groups()[0], [cores.image])
+
+
+def _readers(group: GroupOp, values: Sequence[SSAValue]) -> list[Reader]:
+    reads = [reads_of_values(layer, values) for layer in group.layers()]
+    return [Reader(number, read) for number, own in enumerate(reads) for read in own]
+
+
+def chain_of(cores: CoresOp) -> Chain:
+    """The cores as plain data."""
+    groups = [group_layers(group) for group in cores.groups()]
+    image = image_tokens(groups[0], image_readers(cores), image_shape(cores.image.type)[2])
+    return Chain(groups, links_of(cores), image, cores.lag.value.data)
 
 
 def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:
     """What keeps cores from being a chain; None if nothing does."""
-    groups, channels = cores.groups(), cores.channels()
-    in_turn = [op for pair in zip_longest(groups, channels) for op in pair if op]
+    groups = cores.groups()
+    in_turn = [op for group in groups for op in (group, *cores.channels_behind(group))]
     if not groups or [*cores.body.block.ops] != [*in_turn, last]:
-        return "its groups and channels do not stand in turn"
-    for number, group in enumerate(groups):
-        name, layers = group.label.data, group.layers()
+        return "a group, the channels of its results, the next group: they do not stand in this order"
+    entries: set[SSAValue] = {groups[0].layers()[0].ifmap}
+    if any(isinstance(value.owner, ChannelOp) for value in entries):
+        return "the first group reads a channel"
+    for group in groups:
+        name, layers, channels = group.label.data, group.layers(), cores.channels_behind(group)
         inside = {layer.result for layer in layers}
-        if len(group.outputs) != 1 or group.yielded()[0] is not layers[-1].result:
-            return f"{name} does not yield the result of its last layer alone"
         if len(group.members()) > len(layers) or layers[0].sizes.data.n > 1:
             return f"{name} has nest.load, or several images: frames follow each other, an image each"
-        outside = [(op, value) for op in layers for value in op.operands if value not in inside]
-        entry = channels[number - 1].result if number else layers[0].ifmap
-        if outside != [(layers[0], entry)] or layers[0].ifmap is not entry:
-            what = f"channel {channels[number - 1].label.data}" if number else "the image"
-            return f"{name} does not read {what} once, as the ifmap of its first layer, and nothing else"
-    for channel, group in zip(channels, groups, strict=False):
-        if channel.value is not group.outputs[0]:
-            return f"channel {channel.label.data} is not of the result of {group.label.data}, before it"
-    if isinstance(groups[0].layers()[0].ifmap.owner, ChannelOp):
-        return "the first group reads a channel"
+        for layer in layers:
+            if any(value not in inside | entries for value in layer.operands):
+                return f"{_name(layer)} reads what neither its core computes nor the one before it passes on"
+            if layer.residual in entries:
+                return f"{_name(layer)} has as its residual what comes from outside of its core: loads read it alone"
+        if unread := next((value for value in entries if not any(value in layer.operands for layer in layers)), None):
+            what = unread.owner.label.data if isinstance(unread.owner, ChannelOp) else "the image"
+            return f"{name} does not read {what}"
+        if group is not groups[-1] and [channel.value for channel in channels] != [*group.outputs]:
+            return f"each result of {name} has a channel, in their order"
+        entries = {channel.result for channel in channels}
+    if len(groups[-1].outputs) != 1 or entries:
+        return "the last group has one result, and no channel"
     if tuple(last.values) != tuple(groups[-1].outputs) or tuple(last.values.types) != tuple(cores.outputs.types):
         return "nest.yield names the result of the last group, and it has this type"
     return None

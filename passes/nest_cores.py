@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext, note
-from cnncc.dialects.cnn import ReshapeOp
-from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, Region
+from cnncc.dialects.nest import CoresOp, GroupOp, Region
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark, marked_array
 from cnncc.passes._scheduling.core_chain import (
@@ -25,8 +23,10 @@ from cnncc.passes._scheduling.core_chain import (
     regions_in_array_problem,
     span,
 )
-from cnncc.passes._scheduling.core_choice import CoreSearch, chain_of
+from cnncc.passes._scheduling.core_choice import CoreSearch
 from cnncc.passes._scheduling.core_mapping import core_layers
+from cnncc.passes._scheduling.core_parts import LayerGraph
+from cnncc.passes._scheduling.flattened import read_as_they_are
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.util.progress import silent
@@ -54,9 +54,9 @@ class NestCoresPass(ModulePass):
         }
 
     `places`: rows x columns of PEs, then the first row and column. `rows`: of a stripe of each core's last layer, one
-    number for all cores or one for each. `keeps`: the rows of each channel; without it the fewest. `delays`: how many
-    stripes each layer of a core runs behind its first one, the cores parted by `;`. `lag`: by how many frames results
-    leave behind the images.
+    number for all cores or one for each. `keeps`: the rows of channels behind each core; without it the fewest.
+    `delays`: how many stripes each layer of a core runs behind its first one, the cores parted by `;`. `lag`: by how
+    many frames results leave behind the images.
 
     A nest that runs stripe by stripe and fits the core keeps its loops. The others, and delays that are not given, are
     those with which the core takes the fewest cycles for a frame. Layers that are not mapped yet, and those mapped to
@@ -85,6 +85,8 @@ class NestCoresPass(ModulePass):
                 note(ctx, f"{self.name}: nothing to do: the layers are on cores already")
                 return
             arch = marked_array(op, self.arch, self.name)
+            if isinstance(ctx, CompilerContext):
+                read_as_they_are(op, ctx.weights)
             if self.cores is not None and (self.schedule is not None or self.fps is not None):
                 raise Refusal("give either cores, or a schedule, or fps")
             if (given := self._given()) is not None:
@@ -126,10 +128,10 @@ class NestCoresPass(ModulePass):
 
     def _chosen(self, ctx: Context, module: ModuleOp, arch: Arch) -> CoreChain:
         """The chain that is the best on the array. Raises Refusal."""
-        (layers,) = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
+        graph, _ = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
         if arch.cores.most < 2:
             raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): an array with several cores")
-        search = CoreSearch(layers, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
+        search = CoreSearch(graph, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
         if self.fps is None:
             return search.fastest().chain
         if not arch.clock_mhz:
@@ -143,20 +145,28 @@ def _given_chain(module: ModuleOp, given: Sequence[GivenCore], lag: int, arch: A
     if problem := regions_in_array_problem(places, arch):
         raise Refusal(problem)
     plans = list[CorePlan]()
-    for layers, core, (_, place) in zip(parted(module, [core.layers for core in given]), given, places, strict=True):
+    graph, bounds = parted(module, [core.layers for core in given])
+    for (first, end), core, (_, place) in zip(pairwise(bounds), given, places, strict=True):
         try:
             if core.rows < 1:
                 raise Refusal(f"stripes of {core.rows} rows: rows is at least 1")
-            if core.delays and len(core.delays) != len(layers):
-                raise Refusal(f"delays has {len(core.delays)} numbers for {len(layers)} layers: one for each")
-            plans.append(CorePlan(place, core_layers(layers, place, core.rows, arch, core.delays).group))
+            if core.delays and len(core.delays) != end - first:
+                raise Refusal(f"delays has {len(core.delays)} numbers for {end - first} layers: one for each")
+            part = graph.part(first, end)
+            plans.append(CorePlan(place, part, core_layers(part, place, core.rows, arch, core.delays).group))
         except Refusal as refusal:
             raise Refusal(f"core '{span(core.layers)}': {refusal}") from refusal
     if given[-1].keeps:
         raise Refusal(f"core '{span(given[-1].layers)}': keeps is of the channel behind a core, and it is the last one")
-    least = chain_of(plans).keeps
-    keeps = [core.keeps or fewest for core, fewest in zip(given, least, strict=False)]
-    return CoreChain(tuple(plans), tuple(keeps), lag)
+    chain = CoreChain.with_fewest_rows(plans, lag)
+    links = chain.as_data.links
+    # Of several channels behind a core one may have fewer rows than its schedule keeps.
+    keeps = [
+        (min(core.keeps, each.height) if len(link.channels) > 1 else core.keeps) or each.keeps
+        for core, link in zip(given, links, strict=False)
+        for each in link.channels
+    ]
+    return replace(chain, keeps=tuple(keeps))
 
 
 def _check_count(name: str, given: Sequence[object], wanted: int, what: str) -> None:
@@ -181,8 +191,8 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise Refusal(f"delays: '{text}' is no list of whole numbers") from error
 
 
-def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> list[list[LayerOp]]:
-    """The layers of each core in the order of the program. Raises Refusal where they are no chain of cores."""
+def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> tuple[LayerGraph, list[int]]:
+    """The layers, and the numbers of those at which cores begin, with the end. Raises Refusal where they are none."""
     layers = chosen_layers(module, None)
     flat = [name for part in names for name in part]
     if twice := next((name for name in flat if flat.count(name) > 1), None):
@@ -205,43 +215,4 @@ def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> list[list[LayerO
     if wrong := next((pair for pair in zip(in_turn, layers, strict=True) if pair[0] is not pair[1]), None):
         at, due = map(label_of, wrong)
         raise Refusal(f"layer '{at}' stands where '{due}' is due: cores follow each other as the layers do")
-    _check_chain(parts)
-    return parts
-
-
-def _check_chain(parts: Sequence[Sequence[LayerOp]]) -> None:
-    """Each core reads the result of the one before, once, as the ifmap of its first layer. Raises Refusal."""
-    entry, source = parts[0][0].ifmap, "the image"
-    for part, following in zip_longest(parts, parts[1:]):
-        inside = {layer.result for layer in part}
-        for layer in part:
-            for operand, value in (("ifmap", layer.ifmap), ("residual", layer.residual)):
-                is_entry = layer is part[0] and operand == "ifmap"
-                if value is not None and value not in inside and (value is not entry or not is_entry):
-                    raise Refusal(
-                        f"layer '{label_of(layer)}' has {_source(value)} as its {operand}: a core reads one value, as "
-                        f"the ifmap of its first layer alone: {source}"
-                    )
-            passed_on = [following[0]] if layer is part[-1] and following else []
-            for op in (use.operation for use in layer.result.uses):
-                if op not in (*part, *passed_on) and (following or layer is not part[-1]):
-                    raise Refusal(
-                        f"the result of layer '{label_of(layer)}' is read by {_reader(op)}: only the result of a "
-                        f"core's last layer leaves it, and the first layer of the next core alone reads it"
-                    )
-        entry, source = part[-1].result, f"the result of layer '{label_of(part[-1])}'"
-
-
-def _source(value: SSAValue) -> str:
-    owner = value.owner
-    if isinstance(owner, LayerOp):
-        return f"the result of layer '{label_of(owner)}'"
-    if isinstance(owner, ReshapeOp):
-        return "a reshaped value"
-    return f"the result of {owner.name}" if isinstance(owner, Operation) else "the image"
-
-
-def _reader(op: Operation) -> str:
-    if isinstance(op, LayerOp):
-        return f"layer '{label_of(op)}'"
-    return "a reshape" if isinstance(op, ReshapeOp) else op.name
+    return LayerGraph.of(layers), [0, *accumulate(map(len, parts))]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from group_cases import Chain, random_chain
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import CompilerContext
-from cnncc.dialects.nest import CoresOp, LayerOp, Region, mapping_of
+from cnncc.dialects.nest import CoresOp, Region, mapping_of
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, channel_between, cores_op
+from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, cores_op
+from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import heights, with_rings
 from cnncc.passes._scheduling.stripes import striped
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -42,17 +44,17 @@ class CoreCase:
         return cnn.evaluate(self.chain.module(ctx), ctx.weights, [self.frames])[0][0]
 
 
-def plan_of(layers: Sequence[LayerOp], number: int, rows: int, slack: Sequence[int]) -> CorePlan:
+def plan_of(part: CorePart, number: int, rows: int, slack: Sequence[int]) -> CorePlan:
     """A core whose nests are those of the layers, in stripes. Raises Refusal."""
     nests = [
         striped(layer, mapping_of(layer), own, (), None)
-        for layer, own in zip(layers, heights(layers, rows), strict=True)
+        for layer, own in zip(part.layers, heights(part.layers, rows, several=True), strict=True)
     ]
-    return CorePlan(Region(1, 1, number, 0), with_rings(layers, nests, slack=slack))
+    return CorePlan(Region(1, 1, number, 0), part, with_rings(part.layers, nests, slack=slack))
 
 
 def core_case(number: int, seed: int, lag: int = 1, more: int = 3) -> CoreCase:
-    """A chain, cut where no residual leads from core to core. more: rows that channels keep beyond the fewest."""
+    """A network, cut anywhere. more: rows that channels keep beyond the fewest."""
     rng = np.random.default_rng([seed, number])
     while True:
         chain = random_chain(rng, most_images=1, most_layers=5, most_rows=13, most_cols=5)
@@ -62,17 +64,17 @@ def core_case(number: int, seed: int, lag: int = 1, more: int = 3) -> CoreCase:
         cuts = [0, *(at for at in range(1, len(chain.labels)) if rng.random() < 0.6), len(chain.labels)]
         names = [chain.labels[first:end] for first, end in zip(cuts, cuts[1:], strict=False)]
         try:
-            parts = parted(module, names)
+            graph, bounds = parted(module, names)
+            parts = [graph.part(first, end) for first, end in pairwise(bounds)]
             rows = [int(rng.integers(1, 4)) for _ in parts]
-            slack = [[int(rng.integers(0, 2)) for _ in part] for part in parts]
+            slack = [[int(rng.integers(0, 2)) for _ in part.layers] for part in parts]
             plans = [plan_of(part, at, rows[at], slack[at]) for at, part in enumerate(parts)]
             break
         except Refusal as refusal:
-            expected = ("leaves it", "a core reads one value", "leave one of them out", "no later")
+            expected = ("leave one of them out", "leave the cores")
             assert any(text in str(refusal) for text in expected), refusal
-    least = [channel_between(one.group, two.group) for one, two in zip(plans, plans[1:], strict=False)]
-    keeps = [min(channel.keeps + int(rng.integers(0, more + 1)), channel.height) for channel in least]
-    planned = CoreChain(tuple(plans), tuple(keeps), lag)
-    cores_op(planned)
+    planned = CoreChain.with_fewest_rows(plans, lag)
+    keeps = [min(each.keeps + int(rng.integers(0, more + 1)), each.height) for each in planned.channels]
+    cores_op(replace(planned, keeps=tuple(keeps)))
     frames = rng.integers(-60, 60, (FRAMES, *chain.x.shape[1:])).astype(np.int64)
     return CoreCase(chain, ctx, module, frames)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnncc.dialects._channels import Channel, Region, channel_problem, regions_problem
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._channels import Channel, Link, Reader, Region, channel_problem, regions_problem
+from cnncc.dialects._groups import GroupLayer, Point, Read
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from tests.examples import examples
 
@@ -19,42 +19,55 @@ def layer(label: str, height: int, rows: int) -> GroupLayer:
     return GroupLayer(label, "mac", Sizes(1, 1, 1, height, 1, 1, 1), Mapping((Loop("h", rows),)), 0)
 
 
+def link_of(channel: Channel) -> Link:
+    return Link((channel,))
+
+
+def stripes(points: frozenset[Point]) -> frozenset[int]:
+    """Of layers without delays."""
+    return frozenset(step for step, _ in points)
+
+
 def channel(height: int, read: Read, keeps: int, rows: int = 1, of_consumer: int = 1) -> Channel:
     results = (height + 2 * read.pad - read.extent) // read.stride + 1
-    return Channel("a", layer("a", height, rows), layer("b", results, of_consumer), read, keeps)
+    before, behind = [layer("a", height, rows)], [layer("b", results, of_consumer)]
+    return Channel("a", before, 0, behind, (Reader(0, read),), keeps)
 
 
 def runs(link: Channel, frames: int = 3) -> bool:
     """Whether both cores come to their ends, with all rows there that are read, and none overwritten before."""
-    space = link.keeps
-    full, free = 0, link.primed
+    space, tokens = link.keeps, link_of(link)
+    full, free = 0, tokens.primed
+    takes_full, gives_full = map(stripes, tokens.full)
+    takes_free, gives_free = map(stripes, tokens.free)
+    consumer, read = link.behind[0], link.readers[0].read
     ring: dict[int, tuple[int, int]] = {}
     writer = deque((f, s) for f in range(frames) for s in range(link.producer.stripes))
-    reader = deque((f, s) for f in range(frames) for s in range(link.consumer.stripes))
+    reader = deque((f, s) for f in range(frames) for s in range(consumer.stripes))
     read_up_to = 0
     while True:
         moved = False
-        while writer and (writer[0][1] not in link.free.takes or free):
+        while writer and (writer[0][1] not in takes_free or free):
             frame, stripe = writer.popleft()
-            free -= stripe in link.free.takes
+            free -= stripe in takes_free
             first = link.producer.start(stripe)
             for row in range(first, first + link.producer.stripe_rows(stripe)):
                 assert frame * link.height + row - space < read_up_to or row < 0, (
                     "a row is overwritten that is read later"
                 )
                 ring[row % link.ring] = frame, row
-            full += stripe in link.full.gives
+            full += stripe in gives_full
             moved = True
-        while reader and (reader[0][1] not in link.full.takes or full):
+        while reader and (reader[0][1] not in takes_full or full):
             frame, stripe = reader.popleft()
-            full -= stripe in link.full.takes
-            low, end = link.consumer.reads_of_stripe(link.read, stripe, link.height)
+            full -= stripe in takes_full
+            low, end = consumer.reads_of_stripe(read, stripe, link.height)
             for row in range(low, end):
                 assert ring.get(row % link.ring) == (frame, row), "a row is read that is not there"
-            last = stripe == link.consumer.stripes - 1
-            following = link.consumer.reads_of_stripe(link.read, stripe + 1, link.height)[0]
+            last = stripe == consumer.stripes - 1
+            following = consumer.reads_of_stripe(read, stripe + 1, link.height)[0]
             read_up_to = (frame + 1) * link.height if last else max(read_up_to, frame * link.height + following)
-            free += stripe in link.free.gives
+            free += stripe in gives_free
             moved = True
         if not moved:
             return not writer and not reader
@@ -63,16 +76,17 @@ def runs(link: Channel, frames: int = 3) -> bool:
 def test_a_window_of_three_rows():
     """The example of CHANNEL-3 and CHANNEL-4."""
     link = channel(14, Read(0, "ifmap", 3, 1, 1), 3)
-    assert (link.least, link.ring, link.primed) == (3, 7, 2)
-    assert link.full == (frozenset(range(13)), frozenset(range(1, 14)))
-    assert link.free.takes == frozenset(range(14)) - {2}
-    assert link.free.gives == frozenset(range(14)) - {0}
+    tokens = link_of(link)
+    assert (link.least, link.ring, tokens.primed) == (3, 7, 2)
+    assert (*map(stripes, tokens.full),) == (frozenset(range(13)), frozenset(range(1, 14)))
+    assert stripes(tokens.free.takes) == frozenset(range(14)) - {2}
+    assert stripes(tokens.free.gives) == frozenset(range(14)) - {0}
 
 
 def test_a_pool_takes_a_token_for_two_rows():
     link = channel(28, Read(0, "ifmap", 2, 2), 4, rows=2)
-    assert (link.least, link.ring, link.primed) == (2, 4, 2)
-    assert link.full == (frozenset(range(14)), frozenset(range(14)))
+    assert (link.least, link.ring, link_of(link).primed) == (2, 4, 2)
+    assert (*map(stripes, link_of(link).full),) == (frozenset(range(14)), frozenset(range(14)))
 
 
 def test_what_is_refused():
@@ -80,8 +94,8 @@ def test_what_is_refused():
     assert "keeps 2 rows, the fewest are 3" in (channel_problem(link) or "")
     assert "holds 1 to 7 rows" in (channel_problem(replace(link, keeps=8)) or "")
     assert channel_problem(replace(link, keeps=3)) is None
-    nothing = Channel("a", layer("a", 1, 1), layer("b", 1, 1), Read(0, "ifmap", 1, 2, 1), 1)
-    assert "reads no row" in (channel_problem(nothing) or "")
+    nothing = Channel("a", [layer("a", 1, 1)], 0, [layer("b", 1, 1)], (Reader(0, Read(0, "ifmap", 1, 2, 1)),), 1)
+    assert "nothing reads a row" in (channel_problem(nothing) or "")
     assert "both have PE 1,1" in (regions_problem([("a", Region(2, 2)), ("b", Region(2, 2, 1, 1))]) or "")
 
 

@@ -18,7 +18,8 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.core_chain import regions_in_array_problem
-from cnncc.passes._scheduling.core_choice import places_of, units_of
+from cnncc.passes._scheduling.core_choice import cuts_of, places_of
+from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
@@ -52,16 +53,16 @@ def chain(number: int) -> ModuleOp:
 
 
 @pytest.mark.parametrize("number", range(examples(20)))
-def test_between_units_one_value_goes_from_one_layer_to_the_next(number: int) -> None:
+def test_behind_a_cut_layers_read_one_value_of_those_before(number: int) -> None:
     layers = [op for op in chain(number).walk() if isinstance(op, LayerOp)]
-    units = units_of(layers)
-    assert [layer for unit in units for layer in unit] == layers
+    if any(not list(layer.result.uses) for layer in layers):
+        return  # several results: no graph
+    cuts = cuts_of(LayerGraph.of(layers))
+    assert cuts[0] == 0
     for at in range(1, len(layers)):
-        before, behind = set(layers[:at]), layers[at:]
-        edges = [
-            (value.owner, op, value is op.ifmap) for op in behind for value in op.operands if value.owner in before
-        ]
-        assert (edges == [(layers[at - 1], layers[at], True)]) == any(unit[0] is layers[at] for unit in units)
+        inside = {layer.result for layer in layers[at:]}
+        read = {value for op in layers[at:] for value in op.operands if value not in inside}
+        assert (len(read) == 1) == (at in cuts)
 
 
 def test_the_mnist_net_does_1_100_frames_a_second_and_is_proven(tmp_path: Path) -> None:

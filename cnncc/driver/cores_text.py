@@ -30,8 +30,9 @@ def _cores(plan: CoresPlan) -> Iterator[tuple[str, str]]:
     """The name of each core, and its PEs."""
     places = [f"{place.rows} x {place.cols} PEs at {place.row0},{place.col0}" for place in plan.regions]
     names = [group.group[0].label if len(group.group) == 1 else group.label for group in plan.groups]
-    keeps = [f", {channel.keeps} rows to the next" for channel in plan.channels]
-    for name, place, rows in zip(names, places, (*keeps, ""), strict=True):
+    for number, (name, place) in enumerate(zip(names, places, strict=True)):
+        keeps = [str(channel.keeps) for channel in plan.channels if channel.group == number]
+        rows = f", {' and '.join(keeps)} rows to the next" if keeps else ""
         yield name, place + rows
 
 

@@ -13,7 +13,16 @@ from xdsl.ir import SSAValue
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
-from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, group_layers, image_shape, mapping_of, reads_of_values
+from cnncc.dialects.nest import (
+    CoresOp,
+    GroupOp,
+    LayerOp,
+    group_layers,
+    image_readers,
+    image_shape,
+    links_of,
+    mapping_of,
+)
 from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Step
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
@@ -42,12 +51,23 @@ def cores_plan_of(op: CoresOp) -> CoresPlan:
     """The plan of layers side by side for the cost model."""
     groups = op.groups()
     regions = tuple(group.place.data for group in groups if group.place)
-    channels = tuple(ChannelPlan(channel.label.data, channel.keeps.value.data) for channel in op.channels())
-    firsts, plans = [group.layers()[0] for group in groups], tuple(map(group_plan_of, groups))
-    reads = tuple(reads_of_values(first, [first.ifmap])[0] for first in firsts)
-    image, height = _words(firsts[0].ifmap), image_shape(firsts[0].ifmap.type)[2]
+    plans, links = tuple(map(group_plan_of, groups)), links_of(op)
+    read = [tuple(reader for channel in link.channels for reader in channel.readers) for link in links]
+    channels = tuple(
+        ChannelPlan(channel.label, channel.keeps, number, channel.writer)
+        for number, link in enumerate(links)
+        for channel in link.channels
+    )
     return CoresPlan(
-        op.label.data, op.lag.value.data, plans, regions, reads, channels, image, _words(op.outputs[0]), height
+        op.label.data,
+        op.lag.value.data,
+        plans,
+        regions,
+        (tuple(image_readers(op)), *read),
+        channels,
+        _words(op.image),
+        _words(op.outputs[0]),
+        image_shape(op.image.type)[2],
     )
 
 

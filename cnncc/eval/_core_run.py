@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cnncc.dialects._channels import BUFFERS, Channel, EndTokens
-from cnncc.dialects.nest import CoresOp, channels_of, image_shape
+from cnncc.dialects._channels import BUFFERS, Channel
+from cnncc.dialects.nest import CoresOp, chain_of, image_shape
 from cnncc.errors import Refusal
-from cnncc.eval._group_run import FrameRing, GroupRun, Member
+from cnncc.eval._group_run import FrameRing, GroupRun
 from cnncc.eval._lanes import Ints
 from cnncc.weights import Array
 
@@ -53,20 +53,21 @@ class CoresRun:
         self, cores: CoresOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints], order: Order
     ) -> None:
         """values: the integers of what stands before. Raises Refusal for a deadlock, or a row that is gone."""
-        self.cores, self.channels = cores, channels_of(cores)
-        entry = cores.groups()[0].layers()[0].ifmap
+        self.cores, self.chain = cores, chain_of(cores)
+        entry = cores.image
         self.images = values[entry].reshape(-1, *image_shape(entry.type)[1:])
         frames = len(self.images)
         image, result = (_buffers(name, value) for name, value in ((IMAGE, entry), (RESULT, cores.outputs[0])))
-        rings = [_ring(channel, op.value) for channel, op in zip(self.channels, cores.channels(), strict=True)]
         self.outputs = np.zeros((frames, *image_shape(cores.outputs[0].type)[1:]), np.int64)
-        self.groups = list[GroupRun]()
-        for number, group in enumerate(cores.groups()):
-            first, last = group.layers()[0], group.layers()[-1]
-            outside = {first.ifmap: (image, *rings)[number], last.result: (*rings, result)[number]}
+        self.groups, sources, channels = list[GroupRun](), {entry: image}, iter(self.chain.channels)
+        for group in cores.groups():
+            targets = [(op, _ring(next(channels), op.value)) for op in cores.channels_behind(group)]
+            outside = {group.inside_of(op.value): ring for op, ring in targets} | sources
+            outside |= {} if targets else {group.yielded()[0]: result}
             self.groups.append(GroupRun(group, symbols, outside, 1, frames))
+            sources = {op.result: ring for op, ring in targets}
         self.tokens = Counter({_free(IMAGE): BUFFERS, _free(RESULT): BUFFERS})
-        self.tokens.update({_free(channel.label): channel.primed for channel in self.channels})
+        self.tokens.update({_free(self._link(number)): link.primed for number, link in enumerate(self.chain.links)})
         programs = [self._dma(image, result), *(self._core(number) for number in range(len(self.groups)))]
         try:
             self._run(programs, order)
@@ -108,24 +109,21 @@ class CoresRun:
             if frame >= lag:
                 yield _Turn([_full(RESULT)], partial(leave, frame - lag), [_free(RESULT)])
 
+    def _link(self, number: int) -> str:
+        """What a link carries, by name. Before the first core that is the image, behind the last one the result."""
+        if number < 0 or number == len(self.chain.links):
+            return IMAGE if number < 0 else RESULT
+        return " and ".join(channel.label for channel in self.chain.links[number].channels)
+
     def _core(self, number: int) -> Iterator[_Turn]:
         """The stripes of a core. A stripe takes its tokens before it reads, and gives its own when it is written."""
-        run, last = self.groups[number], len(self.groups) - 1
-        before = self.channels[number - 1] if number else None
-        behind = self.channels[number] if number < last else None
-        source, target = before.label if before else IMAGE, behind.label if behind else RESULT
-        first, final = run.members[0], run.members[-1]
-        reads = EndTokens(before.full.takes, before.free.gives) if before else _whole(first)
-        writes = EndTokens(behind.free.takes, behind.full.gives) if behind else _whole(final)
+        run, (reads, writes) = self.groups[number], self.chain.ends[number]
+        source, target = self._link(number - 1), self._link(number)
         for section in run.sections():
             _, member, stripe = section
-            takes, gives = list[str](), list[str]()
-            if member is first:
-                takes += [_full(source)] * (stripe in reads.takes)
-                gives += [_free(source)] * (stripe in reads.gives)
-            if member is final:
-                takes += [_free(target)] * (stripe in writes.takes)
-                gives += [_full(target)] * (stripe in writes.gives)
+            point = stripe + member.delay, run.members.index(member)
+            takes = [_full(source)] * (point in reads.takes) + [_free(target)] * (point in writes.takes)
+            gives = [_free(source)] * (point in reads.gives) + [_full(target)] * (point in writes.gives)
             yield _Turn(takes, partial(run.run, section), gives)
 
     def results(self) -> list[Ints]:
@@ -135,11 +133,6 @@ class CoresRun:
     def trace(self) -> dict[str, Ints]:
         """All rows of every layer that has a key, by that key."""
         return {key: rows for group in self.groups for key, rows in group.trace().items()}
-
-
-def _whole(member: Member) -> EndTokens:
-    """Of a layer that reads a whole image, or writes a whole result."""
-    return EndTokens(frozenset({0}), frozenset({member.count - 1}))
 
 
 def _buffers(name: str, value: SSAValue) -> FrameRing:

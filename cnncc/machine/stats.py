@@ -109,7 +109,7 @@ def _cores_stats(
             "first": timed.frames.first,
             "period": {"cycles": period[0], "frames": period[1]} if period else None,
         },
-        "channels": [{"from": one, "to": other, "rows": rows} for (one, other), rows in timed.rings.items()],
+        "channels": [{"from": one, "to": other, "rows": rows} for (one, other, _), rows in timed.rings.items()],
         "cores": by_core,
         "layers": by_layer,
     }

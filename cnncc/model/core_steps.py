@@ -29,13 +29,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cnncc.dialects._channels import BUFFERS as BUFFERS
-from cnncc.dialects._channels import Channel, EndTokens
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._channels import Link
+from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects._instructions import TokenRoute
 from cnncc.dialects._mapping import Loop, Mapping
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import S, Semaphore
-from cnncc.model.group_steps import ChannelEnds
 
 FRAMES = 2  # that layers are taken to have: their loop over frames has a first, a last, and further iterations
 OF_DMA = (S.IFMAP_FULL, S.INPUT_FREE, S.OUTPUT_FULL, S.OUTPUT_FREE)
@@ -54,9 +53,9 @@ def buffers(lag: int) -> int:
     return max(BUFFERS, lag)
 
 
-def first_tokens(channels: Sequence[Channel], lag: int) -> list[dict[Semaphore, int]]:
-    """The tokens that each core has at first, by its number. channels: those between cores with PEs."""
-    free = [*(channel.primed for channel in channels), buffers(lag) - lag]
+def first_tokens(links: Sequence[Link], lag: int) -> list[dict[Semaphore, int]]:
+    """The tokens that each core has at first, by its number. links: those between cores with PEs."""
+    free = [*(link.primed for link in links), buffers(lag) - lag]
     of_cores = [{S.OUTPUT_FREE: count} if count else dict[Semaphore, int]() for count in free]
     return [{S.INPUT_FREE: buffers(lag), S.OUTPUT_FULL: lag}, *of_cores]
 
@@ -100,20 +99,3 @@ def _with_loop(mapping: Mapping) -> Mapping:
     """With a loop over images around; what comes once for all of them still does."""
     stages = [stage if not stage.depth else replace(stage, depth=stage.depth + 1) for stage in mapping.stages]
     return Mapping((Loop("n"), *mapping.loops), tuple(stages))
-
-
-def channel_ends(
-    groups: Sequence[Sequence[GroupLayer]], channels: Sequence[Channel], image: Read, height: int
-) -> list[ChannelEnds]:
-    """The tokens of the two channels of each group. image: how the first layer reads the image of so many rows.
-
-    The image of a frame is there when its first stripe begins, and free when its last reader is done.
-    """
-    first, last = groups[0][0], groups[-1][-1]
-    rows = [first.reads_of_stripe(image, stripe, height) for stripe in range(first.stripes)]
-    reading = [stripe for stripe, (low, end) in enumerate(rows) if end > low]
-    of_image = EndTokens(frozenset({reading[0]}), frozenset({reading[-1]}))
-    of_result = EndTokens(frozenset({0}), frozenset({last.stripes - 1}))
-    firsts = [of_image, *(EndTokens(channel.full.takes, channel.free.gives) for channel in channels)]
-    lasts = [*(EndTokens(channel.free.takes, channel.full.gives) for channel in channels), of_result]
-    return [ChannelEnds(*ends) for ends in zip(firsts, lasts, strict=True)]

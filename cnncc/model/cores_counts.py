@@ -68,7 +68,10 @@ def cores_counts(plan: CoresPlan, parts: Sequence[Part], arch: Arch, causes: boo
     return {
         **whole,
         "frames": {"count": frames, "first": timed.first, "period": period._asdict() if period else None},
-        "channels": [{"from": at, "to": at + 1, "rows": rows} for at, rows in enumerate(timed.peaks, 1)],
+        "channels": [
+            {"from": channel.group + 1, "to": channel.group + 2, "rows": rows}
+            for channel, rows in zip(plan.channels, timed.peaks, strict=True)
+        ],
         "cores": [{**vars(region), **core} for region, core in zip(regions, cores, strict=True)],
         "layers": layers,
     }

@@ -5,27 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cnncc.dialects._channels import Channel, Region
-from cnncc.dialects._groups import Read
-from cnncc.model.core_steps import channel_ends, over_frames
+from cnncc.dialects._channels import Channel, Link, Reader, Region, image_tokens
+from cnncc.dialects._liveness import Chain
+from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import GroupPlan
-from cnncc.model.group_steps import ChannelEnds
 
 
 @dataclass(frozen=True)
 class ChannelPlan:
-    """A channel: at most `keeps` rows are written and not yet read."""
+    """A channel behind group number `group`, of the result of its layer number `layer`.
+
+    keeps: rows that are written and not yet read at most.
+    """
 
     label: str
     keeps: int
+    group: int
+    layer: int
 
 
 @dataclass(frozen=True)
 class CoresPlan:
     """Groups that run at once, frame after frame: number i on core i + 1, with its PEs. docs/cores.md has the rules.
 
-    - reads: how the first layer of each group reads the image, or the channel before it
-    - channels: number i leads from group i to group i + 1
+    - reads: how layers of each group read the image, or the channels before it, by their numbers
+    - channels: those behind the first group, then those behind the second one, …
     - lag: frames by which results leave behind the images that come
     - image, result: words of a frame
     - height: rows of the image
@@ -35,22 +39,30 @@ class CoresPlan:
     lag: int
     groups: tuple[GroupPlan, ...]
     regions: tuple[Region, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[tuple[Reader, ...], ...]
     channels: tuple[ChannelPlan, ...]
     image: int
     result: int
     height: int
 
     @cached_property
-    def rings(self) -> list[Channel]:
-        """The channels with the layers at their ends."""
-        ends = zip(self.channels, self.groups[:-1], self.groups[1:], self.reads[1:], strict=True)
-        return [Channel(own.label, one.group[-1], other.group[0], read, own.keeps) for own, one, other, read in ends]
+    def chain(self) -> Chain:
+        """The cores with what leads from each to the next one."""
+        groups = [plan.group for plan in self.groups]
+        links = [self._link(number) for number in range(len(groups) - 1)]
+        return Chain(groups, links, image_tokens(groups[0], self.reads[0], self.height), self.lag)
 
-    @cached_property
-    def ends(self) -> list[ChannelEnds]:
-        """The tokens of the two channels of each group."""
-        return channel_ends([plan.group for plan in self.groups], self.rings, self.reads[0], self.height)
+    @property
+    def rings(self) -> list[Channel]:
+        """All channels with the layers at their ends."""
+        return self.chain.channels
+
+    def _link(self, number: int) -> Link:
+        before, behind, channels = self.groups[number].group, self.groups[number + 1].group, list[Channel]()
+        for at, own in enumerate(each for each in self.channels if each.group == number):
+            readers = tuple(reader for reader in self.reads[number + 1] if reader.read.producer == at)
+            channels.append(Channel(own.label, before, own.layer, behind, readers, own.keeps))
+        return Link(tuple(channels))
 
     def of_frames(self, number: int) -> GroupPlan:
         """Group number `number` with a loop over frames around it, and with what of it lies in rings of channels."""
@@ -60,17 +72,25 @@ class CoresPlan:
             replace(layer, shape=replace(layer.shape, sizes=own.sizes), mapping=own.mapping)
             for layer, own in zip(plan.layers, group, strict=True)
         ]
-        if number > 0:
-            layers[0] = replace(layers[0], rings=layers[0].rings | {"ifmap"})
-        if number < len(self.groups) - 1:
-            layers[-1] = replace(layers[-1], rings=layers[-1].rings | {"output"})
+        reading = [reader.layer for reader in self.reads[number]] if number > 0 else []
+        writing = [channel.layer for channel in self.channels if channel.group == number]
+        for operand, numbers in (("ifmap", reading), ("output", writing)):
+            for at in numbers:
+                layers[at] = replace(layers[at], rings=layers[at].rings | {operand})
         return replace(plan, layers=tuple(layers), group=tuple(group))
 
 
 def problem(plan: CoresPlan) -> str | None:
     """What makes a plan none; None if nothing does."""
-    if not plan.groups or len(plan.regions) != len(plan.groups) or len(plan.channels) != len(plan.groups) - 1:
-        return "cores are groups with their PEs, and a channel between neighbours"
+    if not plan.groups or not len(plan.regions) == len(plan.groups) == len(plan.reads):
+        return "cores are groups with their PEs, and with what they read"
+    for at, (group, reads) in enumerate(zip(plan.groups, plan.reads, strict=True)):
+        entries = sum(channel.group == at - 1 for channel in plan.channels) if at else 1
+        if {reader.read.producer for reader in reads} != {*range(entries)} or not entries:
+            return f"layers of {group.label} read the image, or all channels before it"
+        numbers = [reader.layer for reader in reads] + [each.layer for each in plan.channels if each.group == at]
+        if not all(0 <= number < len(group.group) for number in numbers):
+            return f"a channel is of a layer that {group.label} does not have"
     if any(keeps.keeps < 1 for keeps in plan.channels) or plan.lag < 1 or min(plan.image, plan.result, plan.height) < 1:
         return "lag, keeps and words of frames are positive"
     if any(layer.sizes.n > 1 or layer.is_load for group in plan.groups for layer in group.group):

@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects._channels import Channel
 from cnncc.model.core_steps import core_routes, first_tokens, weight_semaphores
 from cnncc.model.cores_plan import CoresPlan
-from cnncc.model.cores_timeline import READ, RESULT, WRITTEN, Period, TimedCore, cores_cycles
+from cnncc.model.cores_timeline import RESULT, Period, TimedCore, cores_cycles, note_of
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_schedule import CoreSchedule, core_schedule
 from cnncc.model.layer_schedule import ChannelNotes, machine
@@ -69,23 +69,34 @@ def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, i
     """The program of each core, for so many frames. hosts: segments of the host before and behind."""
     groups = list[CoreSchedule]()
     archs = [core_arch(arch, region.rows, region.cols) for region in plan.regions]
-    last = len(plan.groups) - 1
-    for number, (ends, own) in enumerate(zip(plan.ends, archs, strict=True)):
-        notes = ChannelNotes(READ if number > 0 else 0, WRITTEN if number < last else 0)
-        groups.append(core_schedule(plan.of_frames(number), own, ends, notes, frames))
+    notes = list(_notes(plan))
+    for number, (ends, own) in enumerate(zip(plan.chain.ends, archs, strict=True)):
+        groups.append(core_schedule(plan.of_frames(number), own, ends, notes[number], frames))
     routes = core_routes([group.waits for group in groups])
-    tokens = first_tokens(plan.rings, plan.lag)
+    tokens = first_tokens(plan.chain.links, plan.lag)
     bodies = [_dma(plan, groups, arch, frames, hosts)]
     bodies += [(group.frames, Wait((LOAD, ARRAY, COMMIT))) for group in groups]
+    queues = [[RESULT], *([queue for own in each for queue in own if queue] for each in notes)]
     cores = list[TimedCore]()
-    for own, own_routes, own_tokens, body in zip([arch, *archs], routes, tokens, bodies, strict=True):
+    for own, own_routes, own_tokens, body, noted in zip([arch, *archs], routes, tokens, bodies, queues, strict=True):
         signals = [TimedSignal(HALVES + semaphore, count) for semaphore, count in own_tokens.items()]
         program = (Own(1 + len(own_routes)), *signals, *body, WAIT_FOR_ALL)
         targets = dict[int, list[tuple[int, int]]]()
         for route in own_routes:
             targets.setdefault(HALVES + route.semaphore, []).append((route.core, HALVES + route.to))
-        cores.append(TimedCore(program, machine(own), targets, idles=bool(cores)))
+        cores.append(TimedCore(program, machine(own), targets, bool(cores), noted))
     return cores
+
+
+def _notes(plan: CoresPlan) -> Iterator[list[ChannelNotes]]:
+    """What is noted of the layers of each group: when they read channels and write them."""
+    for number, group in enumerate(plan.groups):
+        reading = {reader.layer for reader in plan.reads[number]} if number else set[int]()
+        writing = {channel.layer for channel in plan.channels if channel.group == number}
+        yield [
+            ChannelNotes(note_of(at, "ifmap") if at in reading else 0, note_of(at, "output") if at in writing else 0)
+            for at in range(len(group.group))
+        ]
 
 
 def _dma(
@@ -120,8 +131,13 @@ def predicted_frames(
     cores = cores_schedule(plan, arch, frames, hosts)
     timed = cores_cycles(cores, arch.cores.latency_cycles, causes)
     peaks = [
-        most_waiting(channel, timed.noted[number, WRITTEN], timed.noted[number + 1, READ])
-        for number, channel in enumerate(plan.rings, 1)
+        most_waiting(
+            channel,
+            timed.noted[number, note_of(channel.writer, "output")],
+            {reader.layer: timed.noted[number + 1, note_of(reader.layer, "ifmap")] for reader in channel.readers},
+        )
+        for number, link in enumerate(plan.chain.links, 1)
+        for channel in link.channels
     ]
     return PredictedFrames(
         timed.cores,
@@ -144,16 +160,22 @@ def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycle
     return {"weights": weights, "frames": rest}
 
 
-def most_waiting(channel: Channel, written: Sequence[int], read: Sequence[int]) -> int:
+def most_waiting(channel: Channel, written: Sequence[int], read: Mapping[int, Sequence[int]]) -> int:
     """The most rows of a channel that are written and not yet read (COST-18).
 
     written, read: when the last commit of each stripe of its producer is done, and the last load of each of its
-    consumer, frame after frame. In one cycle rows are read first.
+    readers, frame after frame. A step of the consumers is done with rows when its last reader is. In one cycle rows
+    are read first.
     """
-    producer, consumer = channel.producer, channel.consumer
-    ends = [producer.start(stripe + 1) - producer.start(stripe) for stripe in range(producer.stripes)]
-    gone = [0, *(channel.read_after(stripe) for stripe in range(consumer.stripes))]
-    freed = [after - before for before, after in zip(gone, gone[1:], strict=False)]
-    changes = [(time, 0, -freed[at % len(freed)]) for at, time in enumerate(read)]
-    changes += [(time, 1, ends[at % len(ends)]) for at, time in enumerate(written)]
+    producer, changes = channel.producer, list[tuple[int, int, int]]()
+    for at, time in enumerate(written):
+        stripe = at % producer.stripes
+        changes.append((time, 1, producer.stripe_rows(stripe)))
+    before = 0
+    steps = {step: (number, rows) for (step, number), rows in channel.done}  # by the last reader of each
+    for step, (number, rows) in steps.items():
+        layer = channel.behind[number]
+        times = read[number][step - layer.delay :: layer.stripes]
+        changes += [(time, 0, before - rows) for time in times]
+        before = rows
     return max(accumulate((rows for _, _, rows in sorted(changes)), initial=0))

@@ -34,22 +34,30 @@ from cnncc.model.timed_program import (
 )
 from cnncc.model.timeline import Timeline, TimelineClock, TimelineMachine, TimelineState, cycles, idle_state
 
-# Queues of no semaphore. A stripe's last load of rows of a channel gives a token, and its last commit of such rows. A
-# transfer of a frame's results gives one, too.
-READ, WRITTEN, RESULT = range(QUEUES, QUEUES + 3)
+RESULT = QUEUES  # a queue of no semaphore: a transfer of a frame's results gives a token to it
 MANY = 1 << 62
+
+
+def note_of(layer: int, operand: str) -> int:
+    """The queue that tells when rows of a channel are read, `ifmap`, or written, `output`, by this layer of a core.
+
+    A stripe's last load of such rows gives a token, and its last commit of them.
+    """
+    return RESULT + 1 + 2 * layer + (operand == "output")
+
 
 End = tuple[int, int]  # a core and a queue of it
 
 
 @dataclass(frozen=True)
 class TimedCore:
-    """The program of a core. frames: the bit of its loop over frames, 0 without one. idles: whether it has PEs."""
+    """The program of a core. idles: whether it has PEs. notes: queues of no semaphore that it gives to."""
 
     nodes: tuple[Node, ...]
     machine: TimelineMachine
     routes: Mapping[int, Sequence[End]] = field(default_factory=dict[int, Sequence[End]])
     idles: bool = True
+    notes: Sequence[int] = (RESULT,)
 
 
 class Period(NamedTuple):
@@ -64,7 +72,7 @@ class CoresCycles:
     """The cycles of each core.
 
     - period: None if no state came back
-    - noted: by core and queue, the times of the tokens given to READ, WRITTEN and RESULT. Periods that were multiplied
+    - noted: by core and queue, the times of the tokens given to queues of no semaphore. Periods that were multiplied
       are left out, as if the run had that many frames less
     """
 
@@ -165,13 +173,13 @@ class _Walk:
     def __init__(self, number: int, core: TimedCore, tokens: _Tokens, with_causes: bool) -> None:
         self.number, self.core, self.tokens = number, core, tokens
         start = idle_state(core.machine)
-        start = start._replace(tokens=(*start.tokens, *[()] * (RESULT + 1 - QUEUES)))
+        start = start._replace(tokens=(*start.tokens, *[()] * (max(core.notes, default=RESULT) + 1 - QUEUES)))
         self.clock: _Clock = (
             causes.begin(core.machine, start) if with_causes and core.idles else _PlainClock(core.machine, start)
         )
         self.takes = {queue for at, queue in tokens.targets if at == number}
-        self.gives = {READ, WRITTEN, RESULT, *core.routes, *self.takes}
-        self.noted = {queue: list[int]() for queue in (READ, WRITTEN, RESULT)}
+        self.gives = {*core.notes, *core.routes, *self.takes}
+        self.noted = {queue: list[int]() for queue in core.notes}
         self.place, self.frame, self.count = list[int](), 0, 0
         self.at_frame, self.ended, self.skipped = False, False, 0
         self.wanted: Sequence[int] = ()

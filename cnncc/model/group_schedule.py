@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
+from cnncc.dialects._channels import CoreEnds
 from cnncc.dialects._groups import GroupLayer
 from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import ChannelEnds, GroupBody, Section, first_runs, group_bodies, waits_for_weights
+from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
 from cnncc.model.layer_schedule import ChannelNotes, LayerPlan, LayerSchedule, ScheduleWalk
 from cnncc.model.layer_shape import whole
 from cnncc.model.loop_walk import At
@@ -73,7 +74,9 @@ class CoreSchedule(NamedTuple):
     waits: bool
 
 
-def core_schedule(plan: GroupPlan, arch: Arch, ends: ChannelEnds, notes: ChannelNotes, frames: int) -> CoreSchedule:
+def core_schedule(
+    plan: GroupPlan, arch: Arch, ends: CoreEnds, notes: Sequence[ChannelNotes], frames: int
+) -> CoreSchedule:
     """The program of a group of layers over frames, of which there are so many. arch: as the core sees it."""
     walk = _GroupWalk(plan, arch, Semaphore.FULL, ends, notes)
     loop = walk.frames(frames)
@@ -92,7 +95,7 @@ def core_alone(plan: GroupPlan, arch: Arch) -> tuple[Node, ...]:
 class _GroupWalk:
     """One group; the fields are fixed at the start.
 
-    on_core: whether it runs on a core. ends, notes: of the channels there, if it has some.
+    on_core: whether it runs on a core. ends: its tokens there, if it has channels. notes: of its layers.
     """
 
     def __init__(
@@ -100,8 +103,8 @@ class _GroupWalk:
         plan: GroupPlan,
         arch: Arch,
         full: Semaphore,
-        ends: ChannelEnds | None = None,
-        notes: ChannelNotes | None = None,
+        ends: CoreEnds | None = None,
+        notes: Sequence[ChannelNotes] = (),
         on_core: bool = False,
     ) -> None:
         self.group, self.order = plan.group, first_runs(plan.group)
@@ -115,10 +118,8 @@ class _GroupWalk:
             number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(plan.group))
         ]
         self.bodies = group_bodies(plan.group, self.prefetches, ends)
-        if notes is not None:
-            self.walks[0].notes = ChannelNotes(notes.read, 0)
-            last = len(self.group) - 1
-            self.walks[last].notes = ChannelNotes(self.walks[last].notes.read, notes.written)
+        for number, own in enumerate(notes):
+            self.walks[number].notes = own
 
     def frames(self, count: int) -> TimedLoop:
         """The loop over so many frames."""

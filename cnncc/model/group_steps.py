@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from cnncc.dialects._channels import EndTokens
-from cnncc.dialects._groups import STREAMED, GroupLayer, stripe_needed
+from cnncc.dialects._channels import CoreEnds
+from cnncc.dialects._groups import STREAMED, GroupLayer, Point, Read, points_of, stripe_needed
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
@@ -36,13 +36,6 @@ class StripeTokens(NamedTuple):
     gives: Semaphore = Semaphore.NONE
     frees: Semaphore = Semaphore.NONE
     space: Semaphore = Semaphore.NONE
-
-
-class ChannelEnds(NamedTuple):
-    """The stripes of a core that take and give tokens of its two channels, by those of its first and last layer."""
-
-    first: EndTokens
-    last: EndTokens
 
 
 class Section(NamedTuple):
@@ -63,11 +56,11 @@ class GroupBody(NamedTuple):
 
 
 def group_bodies(
-    layers: Sequence[GroupLayer], prefetches: Sequence[bool], ends: ChannelEnds | None = None
+    layers: Sequence[GroupLayer], prefetches: Sequence[bool], ends: CoreEnds | None = None
 ) -> list[GroupBody]:
     """The bodies of one image. prefetches: the layers that fetch their next stripe from DRAM, of a known size.
 
-    ends: of the channels of a core, which the first layer reads and the last one writes.
+    ends: the tokens of what a core reads and writes.
     """
     tokens, steps = _Tokens(layers, ends).tokens(), list[tuple[Section, ...]]()
     for step in range(_steps(layers)):
@@ -94,7 +87,6 @@ def group_bodies(
     return [GroupBody(len(body), body[0]) for body in bodies if body[0]]
 
 
-Point = tuple[int, int]  # a step, and the number of a layer that has a stripe in it
 NEVER: Point = (-1, -1)
 
 
@@ -105,7 +97,7 @@ def _steps(layers: Sequence[GroupLayer]) -> int:
 class _Tokens:
     """The tokens of all stripes of an image, by step and layer."""
 
-    def __init__(self, layers: Sequence[GroupLayer], ends: ChannelEnds | None) -> None:
+    def __init__(self, layers: Sequence[GroupLayer], ends: CoreEnds | None) -> None:
         self.layers, self.ends = layers, ends
         self.taken, self.given = dict[Point, Semaphore](), dict[Point, Semaphore]()
         self.freed, self.space = dict[Point, Semaphore](), dict[Point, Semaphore]()
@@ -126,29 +118,32 @@ class _Tokens:
         points = {point for kind in kinds for point in kind}
         return {point: StripeTokens(depth, *(kind.get(point, none) for kind in kinds)) for point in points}
 
-    def _channels(self, ends: ChannelEnds) -> None:
-        """CHANNEL-4: the first layer takes rows and frees slots, the last one takes slots and gives rows."""
-        for point, layer, stripe in self._points():
-            if layer is self.layers[0]:
-                self.taken |= {point: Semaphore.IFMAP_FULL} if stripe in ends.first.takes else {}
-                self.freed |= {point: Semaphore.IFMAP_FREE} if stripe in ends.first.gives else {}
-            if layer is self.layers[-1]:
-                self.space |= {point: Semaphore.OUTPUT_FREE} if stripe in ends.last.takes else {}
-                self.given |= {point: Semaphore.OUTPUT_FULL} if stripe in ends.last.gives else {}
+    def _channels(self, ends: CoreEnds) -> None:
+        """CHANNEL-4: loads take rows and free slots, commits take slots and give rows."""
+        self.taken |= dict.fromkeys(ends.reads.takes, Semaphore.IFMAP_FULL)
+        self.freed |= dict.fromkeys(ends.reads.gives, Semaphore.IFMAP_FREE)
+        self.space |= dict.fromkeys(ends.writes.takes, Semaphore.OUTPUT_FREE)
+        self.given |= dict.fromkeys(ends.writes.gives, Semaphore.OUTPUT_FULL)
 
     def _points(self) -> Iterator[tuple[Point, GroupLayer, int]]:
         """All stripes in program order: where they are, their layer, their number."""
-        for step in range(_steps(self.layers)):
-            for number, layer in enumerate(self.layers):
-                if layer.stripe_rows(step - layer.delay):
-                    yield (step, number), layer, step - layer.delay
+        return ((point, self.layers[point[1]], stripe) for point, stripe in points_of(self.layers))
+
+    def _waiting(self, layer: GroupLayer) -> tuple[Read, ...]:
+        """The reads for whose rows the first load of a stripe waits.
+
+        On a core a layer whose ifmap comes from outside waits for that alone. Its residual comes from commits of the
+        same core, which do these before its own.
+        """
+        alone = self.ends is not None and not any(read.operand == "ifmap" for read in layer.reads)
+        return () if alone else layer.reads
 
     def _full(self) -> None:
         """Which first loads wait for a stripe or for rows from DRAM, and what says that these are there."""
         waited: dict[Semaphore, Point] = {Semaphore.STRIPE_FULL: NEVER, Semaphore.ROWS_FULL: NEVER}
         for point, layer, stripe in self._points():
             needed = dict(waited)
-            for read in layer.reads:
+            for read in self._waiting(layer):
                 producer = self.layers[read.producer]
                 full = Semaphore.ROWS_FULL if producer.is_load else Semaphore.STRIPE_FULL
                 if (last := stripe_needed(layer, read, producer, stripe)) >= 0:

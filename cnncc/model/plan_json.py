@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from cnncc.dialects._channels import Region
+from cnncc.dialects._channels import Reader, Region
 from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes, mapping_problem
@@ -35,8 +35,8 @@ def _entry(part: Part) -> Json:
             return {"host": True}
         case CoresPlan():
             groups = [
-                _entry(group) | {"place": asdict(place), "reads": asdict(read)}
-                for group, place, read in zip(part.groups, part.regions, part.reads, strict=True)
+                _entry(group) | {"place": asdict(place), "reads": [{"layer": at, **asdict(read)} for at, read in reads]}
+                for group, place, reads in zip(part.groups, part.regions, part.reads, strict=True)
             ]
             channels = [asdict(channel) for channel in part.channels]
             sizes = {"image": part.image, "result": part.result, "height": part.height}
@@ -96,8 +96,11 @@ def _cores(entry: Json) -> CoresPlan:
         int(entry["lag"]),
         tuple(map(_group, entry["groups"])),
         tuple(Region(**{side: int(group["place"][side]) for side in sides}) for group in entry["groups"]),
-        tuple(_read(group["reads"]) for group in entry["groups"]),
-        tuple(ChannelPlan(str(channel["label"]), int(channel["keeps"])) for channel in entry["channels"]),
+        tuple(tuple(Reader(int(own["layer"]), _read(own)) for own in group["reads"]) for group in entry["groups"]),
+        tuple(
+            ChannelPlan(str(channel["label"]), *(int(channel[name]) for name in ("keeps", "group", "layer")))
+            for channel in entry["channels"]
+        ),
         *(int(entry[name]) for name in ("image", "result", "height")),
     )
     if wrong := cores_problem(plan):

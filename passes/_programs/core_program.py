@@ -21,8 +21,8 @@ from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import value_key
-from cnncc.dialects.nest import CoresOp, LayerOp, channels_of, group_layers, image_shape, reads_of_values
-from cnncc.model.core_steps import buffers, channel_ends, core_routes, first_tokens, over_frames, weight_semaphores
+from cnncc.dialects.nest import CoresOp, LayerOp, chain_of, group_layers
+from cnncc.model.core_steps import buffers, core_routes, first_tokens, over_frames, weight_semaphores
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.passes._programs.group_program import GroupProgram
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer
@@ -60,21 +60,24 @@ class ChainProgram:
         plain: Callable[[LayerOp, str, GroupLayer], ProgramLayer],
         arch: Arch,
     ) -> None:
-        groups, lag, channels = op.groups(), op.lag.value.data, channels_of(op)
-        first, last = groups[0].layers()[0], groups[-1].layers()[-1]
+        groups, lag, chain = op.groups(), op.lag.value.data, chain_of(op)
+        result = groups[-1].yielded()[0]
+        last = result.owner
+        assert isinstance(last, LayerOp)
         self.value = value_key(last) or label_of(last)
         tensors.place("dram", op.outputs[0], self.value)
-        images = tensors.circle(f"{label_of(first)}.images", first.ifmap, buffers(lag))
-        results = tensors.circle(f"{self.value}.results", last.result, buffers(lag))
-        rings |= {first.ifmap: images, last.result: results}
-        for group, ring, channel in zip(groups, op.channels(), channels, strict=False):
+        images = tensors.circle(f"{label_of(groups[0].layers()[0])}.images", op.image, buffers(lag))
+        results = tensors.circle(f"{self.value}.results", result, buffers(lag))
+        rings |= {op.image: images, result: results}
+        inside: dict[SSAValue, SSAValue] = {
+            output: group.inside_of(output) for group in groups for output in group.outputs
+        }
+        for ring, channel in zip(op.channels(), chain.channels, strict=True):
             home = tensors.ring(f"{channel.label}.channel", channel.producer, channel.ring)
-            rings |= {group.layers()[-1].result: home, ring.result: home}
+            rings |= {inside[ring.value]: home, ring.result: home}
         plans = [over_frames(group_layers(group), buffers(lag)) for group in groups]
-        (read,) = reads_of_values(first, [first.ifmap])
-        ends = channel_ends(list(map(group_layers, groups)), channels, read, image_shape(first.ifmap.type)[2])
         programs, self.cores = list[GroupProgram](), list[CoreNodes]()
-        for group, own, tokens in zip(groups, plans, ends, strict=True):
+        for group, own, tokens in zip(groups, plans, chain.ends, strict=True):
             assert group.place is not None
             for layer, plan in zip(group.layers(), own, strict=True):
                 if plan.keeps:
@@ -87,10 +90,10 @@ class ChainProgram:
         full = weight_semaphores(len(groups))
         self.weights = [node for own, each in zip(transfers, full, strict=True) for node in weights_in(own, each)]
         self.frames = frames_through(
-            (tensors.in_frames(first.ifmap), images), (tensors.in_frames(op.outputs[0]), results), lag
+            (tensors.in_frames(op.image), images), (tensors.in_frames(op.outputs[0]), results), lag
         )
         self.routes = core_routes([any(program.waits) for program in programs])
-        self.tokens = first_tokens(channels, lag)
+        self.tokens = first_tokens(chain.links, lag)
 
 
 def weights_in(transfers: Sequence[Node], full: Semaphore) -> list[Node]:

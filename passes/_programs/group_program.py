@@ -24,12 +24,12 @@ from dataclasses import replace
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
+from cnncc.dialects._channels import CoreEnds
 from cnncc.dialects._groups import GroupLayer
 from cnncc.errors import Refusal
 from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import (
-    ChannelEnds,
     GroupBody,
     Section,
     check_stages,
@@ -50,14 +50,14 @@ def group_program(layers: Sequence[ProgramLayer | LoadedRows], group: Sequence[G
 
 
 class GroupProgram:
-    """One group; the fields are fixed at the start. ends: the tokens of the channels of a core."""
+    """One group; the fields are fixed at the start. ends: the tokens of what a core reads and writes."""
 
     def __init__(
         self,
         members: Sequence[ProgramLayer | LoadedRows],
         group: Sequence[GroupLayer],
         arch: Arch,
-        ends: ChannelEnds | None = None,
+        ends: CoreEnds | None = None,
     ) -> None:
         self.group, self.order, self.over_frames = group, first_runs(group), ends is not None
         self.depth, self.images = group[0].depth, group[0].sizes.n

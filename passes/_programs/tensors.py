@@ -192,7 +192,7 @@ class ArrayTensors:
         """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
         value = source(value)
         if memory == "dram" and (output := self._output(value)) and (memory, value) not in self.places:
-            return self.exchange(value, *output)
+            return self.exchange(*output)
         if (memory, value) not in self.places:
             dims = shape(value.type)
             label, scale = (f"{name}.glb", 0.0) if memory == "glb" else (name, 1.0)
@@ -207,16 +207,19 @@ class ArrayTensors:
             self.places[memory, value] = self.declare(tensor)
         return self.places[memory, value]
 
-    def _output(self, value: SSAValue) -> tuple[str, A.Role, Quant] | None:
-        """Name, role and scale of the network's output that a value is. Raises Refusal where it can be none in DRAM."""
-        indices = [use.index for use in uses(value) if isinstance(use.operation, ReturnOp)]
-        if not indices:
+    def _output(self, value: SSAValue) -> tuple[SSAValue, str, A.Role, Quant] | None:
+        """The network's output that a value is, reshaped perhaps, with its name, role and scale.
+
+        Raises Refusal where it can be none in DRAM.
+        """
+        returned = [use for use in uses(value) if isinstance(use.operation, ReturnOp)]
+        if not returned:
             return None
-        attrs = list(self.func.res_attrs or ())[indices[0]].data
+        attrs = list(self.func.res_attrs or ())[returned[0].index].data
         name, quant = text(attrs["onnx.name"]), attrs.get("cnn.quant")
-        if len(indices) > 1 or value in self.parts or not isinstance(quant, QuantAttr):
+        if len(returned) > 1 or value in self.parts or not isinstance(quant, QuantAttr):
             raise Refusal(f"output '{name}' is not in the GLB, and is no tensor of its own: stage it for no layer")
-        return name, "output", quant.data
+        return returned[0].operation.operands[returned[0].index], name, "output", quant.data
 
     def exchange(self, value: SSAValue, name: str, role: A.Role, quant: Quant) -> str:
         """Give a value a tensor in DRAM that the network's user or a host segment shares, with its scale."""

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.ir import Region as IrRegion
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._channels import channel_problem, regions_problem
-from cnncc.dialects._liveness import Chain, liveness_problem
-from cnncc.dialects.nest import (
+from cnncc.dialects._channels import (
     Channel,
+    Link,
+    Reader,
+    channel_problem,
+    image_tokens,
+    regions_problem,
+)
+from cnncc.dialects._liveness import Chain, liveness_problem, longer_channels
+from cnncc.dialects.nest import (
     ChannelOp,
     CoresOp,
     LayerOp,
@@ -27,6 +34,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.model.core_steps import buffers
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
+from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
 from cnncc.passes._scheduling.nest_layers import label_of
 
@@ -36,15 +44,22 @@ DMA = "dma"
 
 @dataclass(frozen=True)
 class CorePlan:
-    """A core: its PEs, and its layers stripe by stripe."""
+    """A core: its PEs, its layers, and these stripe by stripe."""
 
     region: Region
+    part: CorePart
     group: LayerGroup
 
     @property
     def label(self) -> str:
         """The names of its layers: `pool1..conv2`, or `conv0`."""
-        return span([label_of(layer) for layer in self.group.layers])
+        return span(self.part.labels)
+
+    def readers(self, value: SSAValue, number: int = 0) -> tuple[Reader, ...]:
+        """How its layers read a value of the graph, which is number `number` of those before it."""
+        entry = self.part.block.args[self.part.entries.index(value)]
+        reads = [(at, reads_of_values(layer, [entry])) for at, layer in enumerate(self.group.layers)]
+        return tuple(Reader(at, replace(read, producer=number)) for at, own in reads for read in own)
 
 
 def span(labels: Sequence[str]) -> str:
@@ -54,33 +69,82 @@ def span(labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class CoreChain:
-    """Cores in the order of the layers. keeps: rows of the channel behind each core but the last."""
+    """Cores in the order of the layers. keeps: rows of all channels, in the order of the cores that write them."""
 
     cores: tuple[CorePlan, ...]
     keeps: tuple[int, ...]
     lag: int = 1
 
+    @classmethod
+    def with_fewest_rows(cls, cores: Sequence[CorePlan], lag: int = 1) -> CoreChain:
+        """With channels of the fewest rows with which the cores go on."""
+        chain = cls(tuple(cores), (0,) * sum(len(core.part.leaving) for core in cores[:-1]), lag)
+        chain = replace(chain, keeps=tuple(min(each.least, each.height) for each in chain.channels))
+        if any(len(link.channels) > 1 for link in chain.as_data.links):
+            chain = chain._alive()
+        return chain
+
+    def _alive(self) -> CoreChain:
+        """With more rows, where channels between the same two cores need these."""
+        chain = self.as_data
+        if not chain.stuck():
+            return self
+        if longer := longer_channels(chain):
+            chain = chain.with_keeps(*longer[0])
+        else:
+            least = {each.label: each.keeps for each in chain.channels}
+            for channel in chain.channels:
+                chain = chain.with_keeps(channel.label, channel.height)
+            for label, rows in least.items():
+                low, high = rows, next(each.height for each in chain.channels if each.label == label)
+                while low < high:
+                    middle = (low + high) // 2
+                    low, high = (middle + 1, high) if chain.with_keeps(label, middle).stuck() else (low, middle)
+                chain = chain.with_keeps(label, high)
+        return replace(self, keeps=tuple(channel.keeps for channel in chain.channels))
+
+    @cached_property
+    def as_data(self) -> Chain:
+        """As plain data."""
+        links, keeps, plans = list[Link](), iter(self.keeps), [core.group.plans for core in self.cores]
+        for core, behind in pairwise(self.cores):
+            writers = [number for number, plan in enumerate(core.group.plans) if plan.leaves]
+            channels = [
+                Channel(
+                    core.group.plans[writer].label, core.group.plans, writer, behind.group.plans,
+                    behind.readers(value, number), next(keeps),
+                )
+                for number, (writer, value) in enumerate(zip(writers, core.part.leaving, strict=True))
+            ]  # fmt: skip
+            links.append(Link(tuple(channels)))
+        image = self.cores[0].part.entries[0]
+        tokens = image_tokens(plans[0], self.cores[0].readers(image), image_shape(image.type)[2])
+        return Chain(plans, links, tokens, self.lag)
+
     @property
     def channels(self) -> list[Channel]:
         """The channels as plain data."""
-        pairs = zip(pairwise(core.group for core in self.cores), self.keeps, strict=True)
-        return [channel_between(*groups, keeps) for groups, keeps in pairs]
+        return self.as_data.channels
 
     def plan(self) -> CoresPlan:
         """As the cost model takes it."""
-        groups = [core.group for core in self.cores]
-        firsts = [group.layers[0] for group in groups]
-        _, _, height, _ = image_shape(firsts[0].ifmap.type)
+        links = self.as_data.links
+        (image,) = self.cores[0].part.entries
+        reads = [tuple(reader for channel in link.channels for reader in channel.readers) for link in links]
         return CoresPlan(
             span([core.label for core in self.cores]),
             self.lag,
-            tuple(group.plan() for group in groups),
+            tuple(core.group.plan() for core in self.cores),
             tuple(core.region for core in self.cores),
-            tuple(reads_of_values(first, [first.ifmap])[0] for first in firsts),
-            tuple(ChannelPlan(channel.label, channel.keeps) for channel in self.channels),
-            _words(firsts[0].ifmap),
-            _words(groups[-1].layers[-1].result),
-            height,
+            (self.cores[0].readers(image), *reads),
+            tuple(
+                ChannelPlan(channel.label, channel.keeps, number, channel.writer)
+                for number, link in enumerate(links)
+                for channel in link.channels
+            ),
+            _words(image),
+            _words(self.cores[-1].group.layers[-1].result),
+            image_shape(image.type)[2],
         )
 
     def problem(self, arch: Arch) -> str | None:
@@ -89,22 +153,9 @@ class CoreChain:
         return (
             regions_in_array_problem(regions, arch)
             or next(filter(None, map(channel_problem, self.channels)), None)
-            or liveness_problem(Chain([core.group.plans for core in self.cores], self.channels, self.lag))
-            or self._two_readers()
+            or liveness_problem(self.as_data)
             or self._banks_problem(arch)
         )
-
-    def _two_readers(self) -> str | None:
-        """Which ring two engines would read: a bank has one reader (CORE-5)."""
-        for core in self.cores:
-            for layer in core.group.layers:
-                if _is_residual(layer) and any(_loads(use.operation, layer) for use in layer.result.uses):
-                    return (
-                        f"core {core.label}: the result of layer {label_of(layer)} is read as an ifmap and as a "
-                        f"residual: a load and a commit would read its bank of the GLB, one engine does (CORE-5): run "
-                        f"the network layer by layer"
-                    )
-        return None
 
     def bank_words(self, arch: Arch) -> dict[Bank, dict[str, int]]:
         """The words that an engine reads and another one writes, by these two, then by name."""
@@ -115,8 +166,7 @@ class CoreChain:
             if size:
                 words.setdefault((reader, writer), {})[what] = size
 
-        first, last = self.cores[0].group.layers[0].ifmap, self.cores[-1].group.layers[-1].result
-        add(engines[0][0], DMA, "images", buffers(self.lag) * _words(first))
+        add(engines[0][0], DMA, "images", buffers(self.lag) * _words(self.cores[0].part.entries[0]))
         for core, (load, commit) in zip(self.cores, engines, strict=True):
             group = core.group
             for layer, plan, sizes in zip(group.layers, group.plans, group.buffers(arch), strict=True):
@@ -125,11 +175,11 @@ class CoreChain:
                 add(commit, commit, f"{plan.label} sums", sizes.get("sums", 0))
                 reader = commit if _is_residual(layer) else load
                 add(reader, commit, f"{plan.label} ring", ring_words(plan))
-        for number, channel in enumerate(self.channels):
-            sizes = channel.producer.sizes
-            words_of_ring = channel.ring * sizes.w * sizes.k
-            add(engines[number + 1][0], engines[number][1], f"{channel.label} channel", words_of_ring)
-        add(DMA, engines[-1][1], "results", buffers(self.lag) * _words(last))
+        for (_, commit), (load, _), link in zip(engines, engines[1:], self.as_data.links, strict=False):
+            for channel in link.channels:
+                sizes = channel.producer.sizes
+                add(load, commit, f"{channel.label} channel", channel.ring * sizes.w * sizes.k)
+        add(DMA, engines[-1][1], "results", buffers(self.lag) * _words(self.cores[-1].group.layers[-1].result))
         return words
 
     def _banks_problem(self, arch: Arch) -> str | None:
@@ -156,17 +206,6 @@ def _words(value: SSAValue) -> int:
 def _is_residual(layer: LayerOp) -> bool:
     """Whether the commit engine reads the result of a layer: another layer has it as its residual."""
     return any(isinstance(op := use.operation, LayerOp) and op.residual is layer.result for use in layer.result.uses)
-
-
-def _loads(op: Operation, layer: LayerOp) -> bool:
-    return isinstance(op, LayerOp) and op.ifmap is layer.result
-
-
-def channel_between(group: LayerGroup, following: LayerGroup, keeps: int = 0) -> Channel:
-    """The channel between two cores; without `keeps` with the fewest rows."""
-    (read,) = reads_of_values(following.layers[0], [group.layers[-1].result])
-    channel = Channel(group.plans[-1].label, group.plans[-1], following.plans[0], read, keeps)
-    return channel if keeps else replace(channel, keeps=min(channel.least, channel.height))
 
 
 def regions_in_array_problem(regions: Sequence[tuple[str, Region]], arch: Arch) -> str | None:
@@ -197,11 +236,12 @@ def _crowded(regions: Sequence[tuple[str, Region]]) -> Iterator[tuple[str, int]]
 
 
 def cores_op(chain: CoreChain) -> CoresOp:
-    """Moves the layers into `nest.cores`, which stands where the last one stood."""
-    last, inside = chain.cores[-1].group.layers[-1], Block()
-    label = span([label_of(layer) for core in chain.cores for layer in core.group.layers])
+    """Puts `nest.cores` in the place of the layers. It stands where the last one stood."""
+    originals = [layer for core in chain.cores for layer in core.part.originals if layer]
+    last, inside = originals[-1], Block()
     cores = CoresOp.create(
-        properties={"label": StringAttr(label), "lag": IntegerAttr(chain.lag, i64)},
+        properties={"label": StringAttr(span([label_of(layer) for layer in originals]))}
+        | {"lag": IntegerAttr(chain.lag, i64)},
         result_types=[last.result.type],
         regions=[IrRegion(inside)],
     )
@@ -209,19 +249,24 @@ def cores_op(chain: CoreChain) -> CoresOp:
     assert block is not None
     block.insert_op_after(cores, last)
     last.result.replace_all_uses_with(cores.outputs[0])
-    channels = [*chain.channels, None]
-    for core, channel in zip(chain.cores, channels, strict=True):
+    values, links = {value: value for value in chain.cores[0].part.entries}, iter(chain.as_data.links)
+    for core in chain.cores:
+        part, link = core.part, next(links, None)
+        for argument, value in zip(part.block.args, part.entries, strict=True):
+            argument.replace_all_uses_with(values[value])
         group = group_op(core.label, core.group)
         group.place = RegionAttr(core.region)
         group.detach()
         inside.add_op(group)
-        if channel is None:
+        if link is None:
             inside.add_op(YieldOp.create(operands=[group.outputs[0]]))
-        else:
+            break
+        for value, output, channel in zip(part.leaving, group.outputs, link.channels, strict=True):
             properties = {"label": StringAttr(channel.label), "keeps": IntegerAttr(channel.keeps, i64)}
-            value = group.outputs[0]
-            op = ChannelOp.create(operands=[value], properties=properties, result_types=[value.type])
-            value.replace_all_uses_with(op.result)
-            op.operands[0] = value
+            op = ChannelOp.create(operands=[output], properties=properties, result_types=[output.type])
             inside.add_op(op)
+            values[value] = op.result
+    for layer in reversed(originals):
+        layer.detach()
+        layer.erase()
     return cores

@@ -34,8 +34,10 @@ class TimedChain:
 
     @property
     def waits(self) -> list[int]:
-        """The cycles that the producer of each channel waits for space in it."""
-        return [core.stall.get("channel_out", 0) for core in self.frames.cores[1:-1]]
+        """The cycles that the core before each channel waits for space."""
+        stalls = [core.stall.get("channel_out", 0) for core in self.frames.cores[1:]]
+        links = self.chain.as_data.links
+        return [stall for stall, link in zip(stalls, links, strict=False) for _ in link.channels]
 
 
 def timed(chain: CoreChain, arch: Arch) -> TimedChain:

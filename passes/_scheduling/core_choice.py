@@ -1,6 +1,6 @@
 """Which layers run on which PEs, where layers run side by side: the choice of `nest-cores`. No pass.
 
-1. *Units.* The chain may be cut behind a result that the next layer alone reads, as its ifmap.
+1. *Units.* The layers may be cut where those behind read one value of those before.
 2. *Combinations.* Consecutive units make a core, with a rectangle of PEs; the rectangles fit the array, parted by cuts
    from edge to edge. A core takes at least its operations / (PEs x lanes) cycles for a frame.
 3. *Figures.* The combinations with the least bound come first. The model runs each core by itself (`core_mapping.py`).
@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations, islice, product
+from itertools import combinations, islice, pairwise, product
 from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp, Region
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, channel_between, regions_in_array_problem
+from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, regions_in_array_problem
 from cnncc.passes._scheduling.core_channels import TimedChain, with_space
 from cnncc.passes._scheduling.core_mapping import CoreLayers, core_layers
-from cnncc.passes._scheduling.nest_layers import label_of
+from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.util.progress import Progress
 
 SPARE = 0.7  # of the largest bound: cores with a lower one have PEs to spare
@@ -59,24 +59,18 @@ class ChosenCores:
         return max(self.periods)
 
 
-def units_of(layers: Sequence[LayerOp]) -> list[list[LayerOp]]:
-    """The layers, cut behind each result that the next layer alone reads, as its ifmap."""
-    units, inside = [list[LayerOp]()], set[LayerOp]()
-    for layer, following in zip(layers, (*layers[1:], None), strict=True):
-        units[-1].append(layer)
-        inside.add(layer)
-        open_ones = [each for each in inside if any(use.operation not in inside for use in each.result.uses)]
-        users = [use.operation for use in layer.result.uses]
-        if following is not None and open_ones == [layer] and users == [following]:
-            units.append([])
-    return units
+def cuts_of(graph: LayerGraph) -> list[int]:
+    """The first layers of units, by number: behind them, layers read one value of those before."""
+    return [at for at in range(len(graph.layers)) if len(graph.across(at)) == 1]
 
 
 class CoreSearch:
     """The combinations of a chain of layers on an array."""
 
-    def __init__(self, layers: Sequence[LayerOp], arch: Arch, progress: Progress) -> None:
-        self.units, self.arch, self.progress = units_of(layers), arch, progress
+    def __init__(self, graph: LayerGraph, arch: Arch, progress: Progress) -> None:
+        self.graph, self.arch, self.progress = graph, arch, progress
+        self.cuts = [*cuts_of(graph), len(graph.layers)]  # the layers at which units begin, and the end
+        self.units = [graph.layers[first:end] for first, end in pairwise(self.cuts)]
         self.work = [sum(map(self._work, unit)) for unit in self.units]
         self.all_shapes = list(product(range(1, arch.rows + 1), range(1, arch.cols + 1)))
         self.known: dict[tuple[int, int, Shape, int], CoreLayers | None] = {}
@@ -131,7 +125,7 @@ class CoreSearch:
         """With higher stripes of the busiest core, if that is better."""
         at = choice.periods.index(choice.period)
         core = choice.chain.cores[at]
-        layers, shape = core.group.layers, (core.region.rows, core.region.cols)
+        layers, shape = [layer for layer in core.part.originals if layer], (core.region.rows, core.region.cols)
         first = next(n for n, unit in enumerate(self.units) if unit[0] is layers[0])
         end = next(n for n, unit in enumerate(self.units) if unit[-1] is layers[-1]) + 1
         now, height = core.group.plans[-1].rows, layers[-1].sizes.data.h
@@ -140,8 +134,8 @@ class CoreSearch:
             if run is None or run.period >= choice.period:
                 continue
             plans = [*choice.chain.cores]
-            plans[at] = CorePlan(core.region, run.group)
-            chain = chain_of(plans)
+            plans[at] = CorePlan(core.region, run.part, run.group)
+            chain = CoreChain.with_fewest_rows(plans)
             if chain.problem(self.arch) is None:
                 periods = [*choice.periods]
                 periods[at] = run.period
@@ -202,7 +196,8 @@ class CoreSearch:
             if run is None or (below is not None and run.period >= below):
                 return None
             runs.append(run)
-        chain = chain_of([CorePlan(place, run.group) for place, run in zip(places, runs, strict=True)])
+        plans = [CorePlan(place, run.part, run.group) for place, run in zip(places, runs, strict=True)]
+        chain = CoreChain.with_fewest_rows(plans)
         if problem := chain.problem(self.arch):
             self.refusal = Refusal(problem)
             return None
@@ -212,19 +207,13 @@ class CoreSearch:
         """Units `first` … `end` - 1 on a rectangle of PEs; None where they do not run there."""
         key = (first, end, shape, rows)
         if key not in self.known:
-            layers = [layer for unit in self.units[first:end] for layer in unit]
-            self.progress(f"{label_of(layers[0])} on {shape[0]} x {shape[1]} PEs")
+            part = self.graph.part(self.cuts[first], self.cuts[end])
+            self.progress(f"{part.labels[0]} on {shape[0]} x {shape[1]} PEs")
             try:
-                self.known[key] = core_layers(layers, Region(*shape), rows, self.arch)
+                self.known[key] = core_layers(part, Region(*shape), rows, self.arch)
             except Refusal as refusal:
                 self.known[key], self.refusal = None, refusal
         return self.known[key]
-
-
-def chain_of(plans: Sequence[CorePlan]) -> CoreChain:
-    """The chain of these cores, with channels of the fewest rows."""
-    pairs = zip(plans, plans[1:], strict=False)
-    return CoreChain(tuple(plans), tuple(channel_between(one.group, two.group).keeps for one, two in pairs))
 
 
 @cache

@@ -27,6 +27,7 @@ from cnncc.model.layer_schedule import LayerPlan, machine
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.timeline import Timeline, idle_state
 from cnncc.passes._scheduling.array_fit import file_problems, space_problems
+from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, with_rings
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
 from cnncc.passes._scheduling.stripes import (
@@ -35,6 +36,7 @@ from cnncc.passes._scheduling.stripes import (
     kind_in_group,
     stripe_shape,
     striped,
+    with_given_delays,
     with_least_rings,
 )
 
@@ -46,26 +48,28 @@ DEAR_MACROS = 100  # cycles more for each macro-instruction
 class CoreLayers:
     """The layers of a core with their nests, and the cycles from frame to frame if nothing keeps it waiting."""
 
+    part: CorePart
     group: LayerGroup
     period: int
 
 
-def core_layers(
-    layers: Sequence[LayerOp], region: Region, rows: int, arch: Arch, delays: Sequence[int] = ()
-) -> CoreLayers:
+def core_layers(part: CorePart, region: Region, rows: int, arch: Arch, delays: Sequence[int] = ()) -> CoreLayers:
     """The layers with their nests for the core's PEs, in stripes of `rows` rows of the last one. Raises Refusal.
 
-    Weights and params come once, and lie in the GLB. delays: of the layers; without them, those that are best.
+    Weights and params come once, and lie in the GLB. delays: of the layers that are no copies; without them, those that
+    are best.
     """
-    own, choices = core_arch(arch, region.rows, region.cols), list[list[Mapping]]()
-    for layer, count in zip(layers, heights(layers, rows), strict=True):
+    own, choices, layers = core_arch(arch, region.rows, region.cols), list[list[Mapping]](), part.layers
+    for layer, count in zip(layers, heights(layers, rows, several=True), strict=True):
         try:
             choices.append(_choices(layer, count, own))
             if problem := next(filter(None, (_problem(layer, nest) for nest in choices[-1])), None):
                 raise Refusal(problem)
         except Refusal as refusal:
             raise Refusal(f"layer '{label_of(layer)}': {refusal}") from refusal
-    return _CoreChoice(layers, choices, own, delays).best()
+    later = iter(delays)
+    given = [next(later, None) if original else None for original in part.originals]
+    return _CoreChoice(part, choices, own, given if delays else ()).best()
 
 
 def _problem(layer: LayerOp, nest: Mapping) -> str | None:
@@ -111,9 +115,10 @@ class _CoreChoice:
     """One core; the fields are fixed at the start. choices: the nests of each layer."""
 
     def __init__(
-        self, layers: Sequence[LayerOp], choices: Sequence[Sequence[Mapping]], own: Arch, delays: Sequence[int]
+        self, part: CorePart, choices: Sequence[Sequence[Mapping]], own: Arch, delays: Sequence[int | None]
     ) -> None:
-        self.layers, self.choices, self.own, self.delays = layers, choices, own, delays
+        """delays: None for the least."""
+        self.part, self.layers, self.choices, self.own, self.delays = part, part.layers, choices, own, delays
 
     def best(self) -> CoreLayers:
         """Layer by layer, each of its nests, with and without a stripe of slack. Raises Refusal where none is legal."""
@@ -142,12 +147,12 @@ class _CoreChoice:
         """The group of these nests, and its cycles from frame to frame. Raises Refusal where it is not legal."""
         group = with_rings(self.layers, nests, slack=slack)
         if self.delays:
-            plans = [replace(plan, delay=delay) for plan, delay in zip(group.plans, self.delays, strict=True)]
+            plans = with_given_delays(group.plans, self.delays)
             group = replace(group, plans=tuple(with_least_rings(plans, list(map(rows_apart, self.layers)))))
             if problem := group_problem(group.plans):
                 raise Refusal(f"{problem}: leave out delays for the least")
         group.check_on_core()
-        return CoreLayers(group, self._cycles(group, 3) - self._cycles(group, 2))
+        return CoreLayers(self.part, group, self._cycles(group, 3) - self._cycles(group, 2))
 
     def _cycles(self, group: LayerGroup, frames: int) -> int:
         """Cycles of so many frames, one behind the other."""

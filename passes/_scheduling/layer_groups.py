@@ -248,14 +248,14 @@ def _number(attribute: Attribute | None) -> int:
     return attribute.value.data if isinstance(attribute, IntegerAttr) else -1
 
 
-def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = ()) -> list[int]:
+def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = (), several: bool = False) -> list[int]:
     """Rows of a stripe of each value that is loaded and of each layer, `rows` for the last one.
 
-    Raises Refusal where layers need different ones.
+    several: see `stripe_rows`. Raises Refusal where layers need different ones.
     """
     names = [*(load_label(value, layers) for value in loaded), *map(label_of, layers)]
     sizes = [*(rows_read(value, layers) for value in loaded), *(layer.sizes.data.h for layer in layers)]
-    return stripe_rows(names, sizes, _reads(layers, loaded), rows)
+    return stripe_rows(names, sizes, _reads(layers, loaded), rows, several)
 
 
 def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[Read, ...]]:
@@ -284,7 +284,7 @@ def with_rings(
     reads = _reads(layers, loaded)
     rows = mappings[-1].loops[1 if layers[-1].sizes.data.n > 1 else 0].step
     plans = list[GroupLayer]()
-    for value, step in zip(loaded, heights(layers, rows, loaded), strict=False):
+    for value, step in zip(loaded, heights(layers, rows, loaded) if loaded else (), strict=False):
         n, channels, _, cols = image_shape(value.type)
         plans.append(load_of_rows(load_label(value, layers), (n, channels, rows_read(value, layers), cols), step))
     for layer, mapping, own in zip(layers, mappings, reads[len(loaded) :], strict=True):
@@ -303,13 +303,17 @@ def group_op(label: str, planned: LayerGroup) -> GroupOp:
     """Moves the layers into a group, which stands where the last one stood."""
     layers = planned.layers
     last, inside = layers[-1], Block()
+    leaving = [layer.result for layer, plan in zip(layers, planned.of_layers, strict=True) if plan.leaves]
     group = GroupOp.create(
-        properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
+        properties={"label": StringAttr(label)},
+        result_types=[value.type for value in leaving],
+        regions=[Region(inside)],
     )
     block = last.parent_block()
     assert block is not None
     block.insert_op_before(group, last)
-    last.result.replace_all_uses_with(group.outputs[0])
+    for value, output in zip(leaving, group.outputs, strict=True):
+        value.replace_all_uses_with(output)
     for value, plan in zip(planned.loaded, planned.loads, strict=True):
         load = _load_op(value, plan)
         inside.add_op(load)
@@ -328,7 +332,7 @@ def group_op(label: str, planned: LayerGroup) -> GroupOp:
         layer.detach_region(layer.body)
         layer.add_region(build_nest(plan.mapping))
         inside.add_op(layer)
-    inside.add_op(YieldOp.create(operands=[last.result]))
+    inside.add_op(YieldOp.create(operands=leaving))
     return group
 
 

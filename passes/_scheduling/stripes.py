@@ -21,12 +21,21 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 Reads = Sequence[tuple[Read, ...]]
 
 
-def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows: int) -> list[int]:
-    """Rows of a stripe of each layer, `rows` for the last one. Raises Refusal where layers need different ones."""
+def stripe_rows(
+    names: Sequence[str], heights: Sequence[int], reads: Reads, rows: int, several: bool = False
+) -> list[int]:
+    """Rows of a stripe of each layer, `rows` for the last one. Raises Refusal where layers need different ones.
+
+    several: other layers may leave the group, too. They go with what they read, else with the last layer.
+    """
     result = {len(names) - 1: min(rows, heights[-1])}
     for consumer in reversed(range(len(names))):
         if consumer not in result:
-            raise Refusal(f"no later layer of the group reads {names[consumer]}: a group has one last layer")
+            if not several:
+                raise Refusal(f"no later layer of the group reads {names[consumer]}: a group has one last layer")
+            known = (result[read.producer] // read.stride for read in reads[consumer] if read.producer in result)
+            own = next(known, result[len(names) - 1] * heights[consumer] // heights[-1])
+            result[consumer] = min(max(1, own), heights[consumer])
         for read in reads[consumer]:
             needed = min(heights[read.producer], read.stride * result[consumer])
             if result.setdefault(read.producer, needed) != needed:
@@ -47,6 +56,16 @@ def with_least_delays(layers: Sequence[GroupLayer], slack: Sequence[int] = ()) -
         producers = [(read, result[read.producer]) for read in layer.reads]
         behind = [each.delay + least_lag(layer, read, each) + each.is_load for read, each in producers]
         result.append(replace(layer, delay=max(behind, default=0) + (slack[number] if slack else 0)))
+    return result
+
+
+def with_given_delays(layers: Sequence[GroupLayer], delays: Sequence[int | None]) -> list[GroupLayer]:
+    """The layers with these delays, and the least for those that are not given."""
+    result: list[GroupLayer] = []
+    for layer, delay in zip(layers, delays, strict=True):
+        producers = [(read, result[read.producer]) for read in layer.reads]
+        least = max((each.delay + least_lag(layer, read, each) for read, each in producers), default=0)
+        result.append(replace(layer, delay=least if delay is None else delay))
     return result
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cnncc.isa.table import CHANGING_SETTINGS
 from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, is_over_frames, run_frame
 from cnncc.machine.cores.programs import Core, Semaphore, wiring_of
-from cnncc.machine.cores.ring_rows import Ring, RingNotes, ring_peaks, ring_uses
+from cnncc.machine.cores.ring_rows import Pair, Ring, RingNotes, ring_peaks, ring_uses
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Key, merged, start_state
 from cnncc.machine.times.paths import CAUSES, CHANNEL_CAUSES
@@ -85,7 +85,7 @@ class CoreTimes(CoreWalk[int]):
         core: Core,
         tokens: SharedTokens[int],
         simulation: Simulation,
-        uses: Mapping[int, tuple[Ring, int]],
+        uses: Mapping[int, tuple[Pair, int]],
         timeline: list[EngineRun] | None = None,
     ) -> None:
         settings = {leaf.index for leaf, _ in core.leaves if uses and leaf.instruction.spec.kind in CHANGING_SETTINGS}

@@ -1,8 +1,9 @@
 """Rows in the rings between cores: written by one core, and not yet read by the next one (`channels` of docs/stats.md).
 
-A ring is what commits of one core write and loads of another core read. A *step* of a core is an iteration of a loop
-that stands directly in its loop over frames. Its rows are written when its last commit to the ring is done. It is done
-with rows, and so with all before the first one that a later step of the frame reads, when its last load is.
+A ring is what commits of one core write and loads of another core read, by descriptors with the same first word. A
+*step* of a core is an iteration of a loop that stands directly in its loop over frames. Its rows are written when its
+last commit to the ring is done. It is done with rows, and so with all before the first one that a later step of the
+frame reads, when its last load is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import EXTENTS, ceil_div
 from cnncc.machine.values.addresses import Descriptor
 
-Ring = tuple[int, int]  # the core that writes, the core that reads
+Pair = tuple[int, int]  # the core that writes, the core that reads
+Ring = tuple[int, int, int]  # both, and the first word
 
 
 class RingStep(NamedTuple):
@@ -40,15 +42,16 @@ class RingStep(NamedTuple):
 class RingNotes:
     """What one core does with rings, as it goes on.
 
-    - uses: by instruction, its ring, and the loop of the steps that it is in
+    - uses: by instruction, the cores of its ring, and the loop of the steps that it is in
+    - step: by ring, the last step that uses it
     - skipped: frames and cycles that were multiplied and are left out here
     """
 
-    uses: Mapping[int, tuple[Ring, int]] = field(default_factory=dict[int, tuple[Ring, int]])
+    uses: Mapping[int, tuple[Pair, int]] = field(default_factory=dict[int, tuple[Pair, int]])
     skipped: tuple[int, int] = (0, 0)
     steps: dict[Ring, list[RingStep]] = field(default_factory=dict[Ring, list[RingStep]])
     descriptors: dict[int, Descriptor] = field(default_factory=dict[int, Descriptor])
-    step: tuple[object, ...] = ()
+    step: dict[Ring, tuple[int, int, int]] = field(default_factory=dict[Ring, tuple[int, int, int]])
 
     def set(self, inst: Instruction) -> None:
         """A descriptor, or a step of one."""
@@ -60,17 +63,27 @@ class RingNotes:
 
     def note(self, leaf: Leaf, index: Sequence[int], done: int) -> None:
         """One of these instructions, which is done then. index: of each loop."""
-        ring, loop = self.uses[leaf.index]
+        pair, loop = self.uses[leaf.index]
         descriptor = self.descriptors.get(leaf.instruction.number("desc"), Descriptor())
-        rows = _rows(leaf.instruction, descriptor, index)
-        frame, step = index[0] - self.skipped[0], (ring, loop, index[0], index[1])
+        rows, ring = _rows(leaf.instruction, descriptor, index), (*pair, descriptor.base)
+        frame, step = index[0] - self.skipped[0], (loop, index[0], index[1])
         steps, own = self.steps.setdefault(ring, []), RingStep(frame, *rows, done - self.skipped[1], descriptor.pitch)
-        if step == self.step:
-            last = steps.pop()
-            rows = [each for each in (last, own) if each.low < each.end] or [own]
-            own = own._replace(low=min(each.low for each in rows), end=max(each.end for each in rows))
-        self.step = step
+        if step == self.step.get(ring):
+            own = _together(steps.pop(), own)
+        self.step[ring] = step
         steps.append(own)
+
+
+def _together(one: RingStep, other: RingStep) -> RingStep:
+    """Two instructions of a step, in rows of the one that skips fewer."""
+    pitch = max(1, min(one.pitch, other.pitch))
+    steps = [
+        each._replace(low=each.low * each.pitch // pitch, end=(each.end - 1) * each.pitch // pitch + 1, pitch=pitch)
+        for each in (one, other)
+        if each.low < each.end
+    ]
+    low, end = min((each.low for each in steps), default=0), max((each.end for each in steps), default=0)
+    return RingStep(other.frame, low, end, other.done, pitch)
 
 
 def _rows(inst: Instruction, descriptor: Descriptor, index: Sequence[int]) -> tuple[int, int]:
@@ -85,7 +98,7 @@ def _rows(inst: Instruction, descriptor: Descriptor, index: Sequence[int]) -> tu
     return max(0, first + low), min(first + high + 1, descriptor.height or first + high + 1)
 
 
-def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Ring, int]]]:
+def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Pair, int]]]:
     """By core: the instructions that write rings and read them, with the loop of the steps around each."""
     glb = cores[0].arch.glb
     words = ceil_div(glb.words, glb.banks)
@@ -96,7 +109,7 @@ def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Ring, int]]]:
             if (kind, how) in ((Kind.COMMIT, "written"), (Kind.LOAD, "read")):
                 for bank in range(max(0, low) // words, min(high, glb.words - 1) // words + 1):
                     banks[kind].setdefault(bank, []).append((core.number, leaf))
-    uses: list[dict[int, tuple[Ring, int]]] = [{} for _ in cores]
+    uses: list[dict[int, tuple[Pair, int]]] = [{} for _ in cores]
     loops = [dict(_loops_of_steps(core.tree)) for core in cores]
     for bank, writes in banks[Kind.COMMIT].items():
         reads = banks[Kind.LOAD].get(bank, [])
@@ -128,9 +141,9 @@ def ring_peaks(notes: Sequence[RingNotes]) -> dict[Ring, int]:
     """The most rows of each ring that are written and not yet read. In one cycle, rows are read first."""
     rings = sorted({ring for own in notes for ring in own.steps})
     return {
-        (writer, reader): _peak(notes[writer].steps[writer, reader], notes[reader].steps[writer, reader])
-        for writer, reader in rings
-        if all((writer, reader) in notes[core].steps for core in (writer, reader))
+        ring: _peak(notes[ring[0]].steps[ring], notes[ring[1]].steps[ring])
+        for ring in rings
+        if all(ring in notes[core].steps for core in ring[:2])
     }
 
 

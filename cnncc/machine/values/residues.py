@@ -7,7 +7,7 @@ Every operation has an image that is a polynomial of what was drawn:
 | sum, product | the same, modulo the prime |
 | maximum of x_1 … x_n | MAXIMUM_START + Σ factor * x_i |
 | scale, slope, factors of a residual add | products with the residues that stand for them; nothing is rounded |
-| clamp to lo … hi | factor * v + addend, both drawn for this pair of bounds |
+| clamp to lo … hi | factor * v + addend, both drawn for this pair of bounds; 1 and 0 for all of 32 bits |
 | words of a partial sum s | c_i * s, with Σ c_i * 2^(i * operand_bits) = 1 |
 
 Nothing overflows. Psums are exact float64 up to 2^52, and become residues again when they are committed.

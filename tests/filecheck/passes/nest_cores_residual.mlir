@@ -1,13 +1,36 @@
-// A residual leads to no other core. Inside of a core two engines would read a value that is an ifmap, too.
+// A residual of which another layer reads the value as its ifmap, too. One engine reads a value, so that copies do the rest.
 
-// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;b;c" places="1x2@3,0;2x4@0,0;1x2@3,2"}' 2>&1 | filecheck %s --check-prefix OTHER
-// OTHER: nest-cores: the result of layer 'a' is read by layer 'c': only the result of a core's last layer leaves it, and the first layer of the next core alone reads it
+// In a core one copy is for the commits.
+// RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a,b,c" places="1x2@3,0"}' | filecheck %s --check-prefix INSIDE
+// INSIDE:     nest.group "a..c"
+// INSIDE:       %[[A:.*]] = nest.layer "mac" {{.*}} label "a" delay 0 keeps
+// INSIDE:       %[[COPY:.*]] = nest.layer "add" %[[A]] sizes <n = 1, k = 4, c = 1, h = 4, w = 4, r = 1, s = 1> window <kernel = [1, 1], group = 4> then <> label "a.for.c"
+// INSIDE:       nest.layer "mac" %[[A]] {{.*}} label "b"
+// INSIDE:       residual %[[COPY]] {{.*}} label "c"
+// INSIDE-NOT: nest.channel
 
-// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a,b,c" places="1x2@3,0"}' 2>&1 | filecheck %s --check-prefix READERS
-// READERS: nest-cores: core a..c: the result of layer a is read as an ifmap and as a residual: a load and a commit would read its bank of the GLB, one engine does (CORE-5)
+// From the core before, loads bring it for both.
+// RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;b,c" places="1x2@3,0;3x4@0,0"}' | filecheck %s --check-prefix BEHIND
+// BEHIND:     %[[A:.*]] = nest.channel "a" %{{.*}} keeps 3
+// BEHIND-NEXT: nest.group "b..c"
+// BEHIND:       %[[COPY:.*]] = nest.layer "add" %[[A]] {{.*}} label "a.for.c"
+// BEHIND:       nest.layer "mac" %[[A]] {{.*}} label "b"
+// BEHIND:       residual %[[COPY]]
 
-// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;b,c" places="1x2@3,0;3x4@0,0"}' 2>&1 | filecheck %s --check-prefix ALONE
-// ALONE: nest-cores: the result of layer 'a' is read by layer 'c'
+// From a core that lies further before, the core between passes it on.
+// RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;b;c" places="1x2@3,0;2x4@0,0;1x2@3,2"}' | filecheck %s --check-prefix OVER
+// OVER:       %[[A:.*]] = nest.channel "a"
+// OVER:       nest.group "b" {{.*}} : tensor<1x4x4x4xi8>, tensor<1x4x4x4xi8> {
+// OVER:         nest.layer "add" %[[A]] {{.*}} label "a.to.c"
+// OVER:         nest.layer "mac" %[[A]] {{.*}} label "b"
+// OVER:       %[[PASSED:.*]] = nest.channel "a.to.c"
+// OVER-NEXT:  %[[B:.*]] = nest.channel "b"
+// OVER-NEXT:  nest.group "c"
+// OVER:         %[[COPY:.*]] = nest.layer "add" %[[PASSED]] {{.*}} label "a.for.c"
+// OVER:         nest.layer "mac" %[[B]] residual %[[COPY]]
+
+// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;b;c" places="1x2@3,0;2x4@0,0;1x2@3,2" keeps=1,3}' 2>&1 | filecheck %s --check-prefix FEW
+// FEW: nest-cores: channel a: keeps 1 rows, the fewest are 3: with fewer, a.to.c and b wait for rows
 func.func @main(%x: tensor<1x4x4x4xi8>) -> tensor<1x4x4x4xi8> {
   %0 = nest.layer "mac" %x weights @u sizes <n = 1, k = 4, c = 4, h = 4, w = 4, r = 1, s = 1>
        window <kernel = [1, 1]> then <clamp = [0, 127]> label "a" : tensor<1x4x4x4xi8> -> tensor<1x4x4x4xi8> {
