@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 
 from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
@@ -36,3 +37,9 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     name.replace("_", "-"): _pass(name) for name in _modules(list(cnncc.passes.__path__))
 }
 CNNCC_UNIVERSE = Universe(all_dialects=DIALECTS, all_passes=PASSES)
+
+
+@cache  # it looks for entry points in all installed packages
+def known_dialects() -> Mapping[str, Callable[[], Dialect]]:
+    """The dialects of all installed packages. cnncc's own are there in a bare checkout, too."""
+    return {**Universe.get_multiverse().all_dialects, **DIALECTS}

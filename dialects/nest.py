@@ -65,7 +65,9 @@ from cnncc.dialects._channels import channel_problem, regions_problem
 from cnncc.dialects._columns import ColumnsOp as ColumnsOp
 from cnncc.dialects._columns import JoinOp as JoinOp
 from cnncc.dialects._columns import columns_of as columns_of
+from cnncc.dialects._columns import is_of_strip as is_of_strip
 from cnncc.dialects._columns import split_strip as split_strip
+from cnncc.dialects._columns import strip_count as strip_count
 from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
 from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
@@ -393,10 +395,10 @@ def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, .
     """How a layer reads `values`; a residual is read row by row."""
     number = {value: at for at, value in enumerate(values)}
     window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
-    if (ifmap := columns_of(layer.ifmap, number)[0]) in number:
+    if (ifmap := columns_of(layer.ifmap, number).whole) in number:
         extent = (kernel - 1) * window.dilation[0] + 1
         reads.append(Read(number[ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
-    if layer.residual and (residual := columns_of(layer.residual, number)[0]) in number:
+    if layer.residual and (residual := columns_of(layer.residual, number).whole) in number:
         reads.append(Read(number[residual], "residual"))
     return tuple(reads)
 

@@ -10,12 +10,14 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from cnncc.arch.model import load_arch
-from cnncc.cbrain.convolution import convolution_of
+from cnncc.arch.model import Arch, load_arch
+from cnncc.cbrain.convolution import Convolution, convolution_of
 from cnncc.cbrain.scheme_choice import SchemeChoice, choose, stored_order
+from cnncc.cbrain.schemes import Scheme
 from cnncc.context import note
 from cnncc.dialects.cnn import SCHEME, ConvOp
 from cnncc.errors import Refusal
+from cnncc.passes._scheduling.layer_alone import mapped_cycles, partitioned
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,34 @@ class CnnChooseSchemePass(ModulePass):
     its scheme, and in which order it stores its results ([CBRAIN-10](cbrain.md#the-choice)). The layers that read them
     may stand behind pools, sums and concatenations. `cnn-partition-kernel` rewrites the marked layers. The marks stay
     on the layers of later levels, and change nothing by themselves.
+
+    With `mapper` the mapper decides which kernels are partitioned ([CBRAIN-12](cbrain.md#the-choice)). It maps each
+    layer with a stride for `arch`, whole and partitioned, and the way with fewer cycles is marked. A note has the
+    cycles of both, beside the choice of Algorithm 2.
     """
 
     name = "cnn-choose-scheme"
 
     arch: str | None = None
     tin: int | None = None
+    mapper: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Mark all convolutions of `op`."""
-        tin = self._tin()
+        tin, arch = self._tin(), self._array()
         choices = {conv: choose(convolution_of(conv), tin) for conv in op.walk() if isinstance(conv, ConvOp)}
         for conv, choice in choices.items():
-            conv.attributes[SCHEME] = StringAttr(choice.scheme.value)
-            note(ctx, f"{self.name}: {convolution_of(conv).name}: {_reason(conv, choice, choices)}")
+            layer, reason = convolution_of(conv), _reason(conv, choice, choices)
+            if arch is None or not can_be_cut(layer):
+                conv.attributes[SCHEME] = StringAttr(choice.scheme.value)
+                note(ctx, f"{self.name}: {layer.name}: {reason}")
+                continue
+            whole, parts = (mapped_cycles(layers, arch) for layers in ([layer], partitioned(layer)))
+            conv.attributes.pop(SCHEME, None)
+            if is_partitioned := parts is not None and (whole is None or parts < whole):
+                conv.attributes[SCHEME] = StringAttr(Scheme.PARTITION.value)
+            ways = f"{'partitioned' if is_partitioned else 'whole'}; whole {_said(whole)}, partitioned {_said(parts)}"
+            note(ctx, f"{self.name}: {layer.name}: the mapper: {ways}; Algorithm 2: {reason}")
         if not choices:
             note(ctx, f"{self.name}: there is no convolution to choose a scheme for")
 
@@ -54,6 +70,23 @@ class CnnChooseSchemePass(ModulePass):
         if self.arch is None:
             raise Refusal(f"{self.name}: neither arch nor tin is given: name an array, or the multipliers of a PE")
         return load_arch(self.arch).pe.lanes
+
+    def _array(self) -> Arch | None:
+        """The array that layers are mapped for; None if Algorithm 2 decides."""
+        if not self.mapper:
+            return None
+        if self.arch is None:
+            raise Refusal(f"{self.name}: mapper needs the array that layers are mapped for: arch=NAME or FILE")
+        return load_arch(self.arch)
+
+
+def can_be_cut(layer: Convolution) -> bool:
+    """Whether kernel partition makes another layer of it: windows of several words have a stride."""
+    return layer.window.stride != (1, 1) and layer.taps > 1 and not layer.dilated
+
+
+def _said(cycles: int | None) -> str:
+    return "fits nowhere" if cycles is None else f"{cycles:,} cycles"
 
 
 def _reason(conv: ConvOp, choice: SchemeChoice, choices: dict[ConvOp, SchemeChoice]) -> str:

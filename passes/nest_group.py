@@ -27,7 +27,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark_of, marked_array
-from cnncc.passes._scheduling.column_strips import split_columns
+from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
@@ -66,13 +66,13 @@ class NestGroupPass(ModulePass):
     schedule file (docs/schedule.md).
 
     `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
-    Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
-    stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
-    the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
-    that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
-    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again
-    comes by `nest.load`, row by row, but not with `loads=false`. `single`: stripes of the result leave from one buffer,
-    not from two in turn.
+    Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without stages
+    gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that the
+    layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so that
+    rings are smaller. `columns`: the layers run in strips of so many columns of the last one. Columns that two strips
+    need are computed by both. Strips that are alike are the images of one group. An input whose rows would come from
+    DRAM again and again comes by `nest.load`, row by row, but not with `loads=false`. `single`: stripes of the result
+    leave from one buffer, not from two in turn.
 
     An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations between the layers,
     and results that others read, too.
@@ -114,15 +114,16 @@ class NestGroupPass(ModulePass):
             if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
                 _build(label, self._planned(layers, arch, places, layers), arch)
                 return
-            strips, plans = split_columns(layers, self.columns), list[LayerGroup]()
-            everywhere = [layer for strip in strips for layer in strip]
-            for number, strip in enumerate(strips):
+            rolled = may_roll(layers, {layer: _streamed(layer, layers) for layer in layers})
+            strips, plans = split_columns(layers, self.columns, rolled), list[LayerGroup]()
+            everywhere = [layer for _, strip in strips for layer in strip]
+            for run, strip in strips:
                 try:
                     plans.append(self._planned(strip, arch, places, everywhere))
                 except Refusal as refusal:
-                    raise Refusal(f"strip {number} of {len(strips)}: {refusal}") from refusal
-            for number, planned in enumerate(plans):
-                _build(strip_name(label, number), planned, arch)
+                    raise Refusal(f"strip {run.number}: {refusal}") from refusal
+            for (run, _), planned in zip(strips, plans, strict=True):
+                _build(strip_name(label, run.number, run.length), planned, arch)
         except Refusal as refusal:
             if str(refusal).startswith(self.name):
                 raise
@@ -171,12 +172,9 @@ class NestGroupPass(ModulePass):
         """The group, its layers with their new nests, delays and rings. Raises Refusal."""
         rows, nests = heights(layers, self.rows, loaded)[len(loaded) :], list[Mapping]()
         for layer, own in zip(layers, rows, strict=True):
-            in_rings, before = inside(layer, layers, loaded), mapping_of(layer)
-            streamed = set(before.stages_in("glb")) - in_rings
-            if "output" not in in_rings and before.stages and _is_result(layer.result):
-                streamed.add("output")
             try:
-                nests.append(striped(layer, before, own, streamed, arch, self.single))
+                streamed = _streamed(layer, layers, loaded)
+                nests.append(striped(layer, mapping_of(layer), own, streamed, arch, self.single))
                 if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:
@@ -205,6 +203,13 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
+def _streamed(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:
+    """The operands of a layer that come and go through buffers: those streamed before, and results of the network."""
+    before = mapping_of(layer)
+    leaves = {"output"} if before.stages and _is_result(layer.result) else set[str]()
+    return (set(before.stages_in("glb")) | leaves) - inside(layer, layers, loaded)
+
+
 def _is_result(value: SSAValue) -> bool:
     """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
     ops = [use.operation for use in value.uses]
@@ -221,7 +226,7 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
             f"layer '{label_of(wrong)}' has a mapping that is not applied yet: groups are for a dump after nest-stage"
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
-        raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
+        raise Refusal(f"layer '{label_of(wrong)}' is in a group already: groups hold layers, name them all at once")
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:

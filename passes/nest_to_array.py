@@ -268,9 +268,9 @@ class _Lowering:
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
-        in_ring, first = columns_of(value, self.rings)
-        if in_ring in self.rings:
-            return self.tensors.columns(self.rings[in_ring], first)
+        part = columns_of(value, self.rings)
+        if part.whole in self.rings:
+            return self.tensors.columns(self.rings[part.whole], part.first)
         value = self.leaving.get(value, value)
         memory, says = ("dram", "staged in glb") if operand in staged_operands else ("glb", "not staged in glb")
         if not self.tensors.lies_in(memory, value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from searches import SHORT, search_with
 from test_explain import counted, lenet, one_layer
 
 from cnncc.arch.model import arch_text, load_arch
+from cnncc.dialects._mapping_text import text
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.alternatives import compare_dataflows
+from cnncc.estimate.mapped_network import mapping_in
 from cnncc.estimate.mapped_program import of_model
 from cnncc.explore.vary import with_config
 from cnncc.mapper.cached_search import searched
@@ -108,3 +111,27 @@ def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
     said = compare_dataflows(network, "c", print)
     assert said and min(each.more for each in said.dataflows if each.mapping) == 0
     assert said.cycles < 16 * 32 * 9 * 36 // 16 * 1.2  # near to what all PEs take that are busy all the time
+
+
+@pytest.mark.usefixtures("resident_ends", "short_searches")
+def test_explain_has_the_schemes_of_c_brain(tmp_path: Path) -> None:
+    """On PEs that add up several products; each as its text is mapped, or with the reason that it does not fit."""
+    model = one_layer(tmp_path, 16, 20, 6)
+    program, _ = of_model(model, CompileOptions("cbrain-16-16", slack=0.0))
+    network = program.network
+    assert network
+    said = compare_dataflows(network, "c", print)
+    assert said
+    schemes = {each.dataflow: each for each in said.dataflows if each.dataflow.startswith("int")}
+    assert list(schemes) == ["inter", "inter-weights", "inter-data", "intra", "intra-sliding"]
+    for name, each in schemes.items():
+        alone, _ = of_model(model, CompileOptions("cbrain-16-16", slack=0.0, dataflow=name))
+        assert alone.network
+        assert each.mapping, each.why
+        assert each.mapping == text(mapping_in(alone.network.layer("c")), layer_shape(network.layer("c")).sizes)
+        assert each.least == each.cycles == said.cycles + each.more and each.more >= 0, name
+        assert each.more == 0 or re.match(r"[0-9,]+ cycles? more ", each.why)
+    spatial, _ = of_model(model, CompileOptions("spatial-4x4", slack=0.0))
+    assert spatial.network
+    others = compare_dataflows(spatial.network, "c", print)
+    assert others and [each.dataflow for each in others.dataflows] == ["os", "ws", "is"]

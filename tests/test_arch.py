@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cnncc.arch.manual import manual
-from cnncc.arch.model import PRESETS, arch_from_table, arch_text, array_title, load_arch, parse_arch
+from cnncc.arch.model import PRESETS, _cbrain, arch_from_table, arch_text, array_title, load_arch, parse_arch
 from cnncc.errors import Refusal
 
 PAGE = Path(__file__).parents[1] / "docs" / "arch.md"
@@ -66,6 +66,37 @@ def test_arch_manual_has_what_the_presets_say(preset: str) -> None:
     for at, (_, _, default, _, *families) in rows().items():
         shown = families[column].split(", ")
         assert shown[place if len(shown) > 1 else 0] == (in_toml(says[at]) if at in says else default), at
+
+
+@pytest.mark.parametrize("preset", ["cbrain-16-16", "cbrain-32-32"])
+def test_arch_cbrain_presets_are_what_their_names_derive(preset: str) -> None:
+    """The files of Table 3 are those that any other T_in-T_out is made by."""
+    assert _cbrain(preset) == load_arch(preset)
+
+
+def test_arch_cbrain_of_any_size() -> None:
+    """Numbers by hand: 16-64 has two PEs in a row, whose bus brings a burst for each."""
+    arch = load_arch("cbrain-8-24")
+    assert (arch.name, arch.rows, arch.cols, arch.pe.lanes, arch.clock_mhz) == ("cbrain-8-24", 24, 1, 8, 1000)
+    assert (arch.glb.words_per_cycle, arch.bus.burst_words, arch.commit.units_per_column) == (192, 8, 24)
+    wide = load_arch("cbrain-16-64")
+    assert (wide.rows, wide.cols, wide.bus.burst_words, wide.commit.units_per_column) == (32, 2, 32, 32)
+    assert wide.glb.words_per_cycle == 1024 and wide.pe.weight_words == 512
+    assert parse_arch(arch_text(arch), "shown") == arch
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cbrain-16-0", "no rectangle of at most 32 x 32 PEs has 0 PEs"),
+        ("cbrain-16-37", "has 37 PEs: give a T_out that fills one"),
+        ("cbrain-65-16", r"cbrain-65-16 \[pe\]: lanes = 65 is outside 1 to 64"),
+        ("cbrain-0-16", r"cbrain-0-16 \[pe\]: weight_words = 0 is outside 1 to 65536"),
+    ],
+)
+def test_arch_cbrain_refuses_sizes(name: str, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        load_arch(name)
 
 
 def test_arch_manual_names_every_key() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from cnncc.driver.opt_main import run_opt
 from cnncc.driver.pipeline import Compilation, Settings, new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn, isa, nest
+from cnncc.passes._scheduling.dataflows import SCHEMES
 from cnncc.passes.cnn_partition_kernel import CnnPartitionKernelPass
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -212,6 +214,9 @@ def test_cnn_schemes_option(files: Path) -> None:
     reasons = done("compile", *model, "--partition", "auto", "-o", files / "said.cnb").stderr
     note = "c1: kernel partition, 3 input maps for 4 multipliers; stores in inter-order"
     assert f"cnncc: note: cnn-choose-scheme: {note}\n" in reasons and reasons.count("cnn-choose-scheme") == 2
+    checked = json.loads(done("check", *model, "--partition", "auto", "--json").stdout)["findings"]
+    said = [f"{each['where']}: {each['what']}" for each in checked if each["where"] == "cnn-choose-scheme"]
+    assert said == [line.removeprefix("cnncc: note: ") for line in reasons.splitlines() if "cnn-choose" in line]
     (dump,) = dumps.glob("*-cnn-partition-kernel.mlir")
     text = dump.read_text()
     assert 'label "c1.cut"' in text and 'label "c2.cut"' not in text  # five maps for four multipliers
@@ -221,9 +226,22 @@ def test_cnn_schemes_option(files: Path) -> None:
     (later,) = dumps.glob("*-cnn-to-nest.mlir")
     message = f"{later}: was lowered beyond cnn-partition-kernel, --partition auto comes too late"
     assert message in refused("compile", "--from", later, *again, "--partition", "auto", "-o", files / "no.cnb")
+    said = done("compile", *model, "--partition", "mapper", "-o", files / "mapper.cnb").stderr
+    assert said.count("the mapper: ") == 2 and "; Algorithm 2: kernel partition, 3 input maps" in said
+    assert compiled(files, "mapper", *model, "--partition", "mapper") == whole
+    assert " ".join(invoke("check", *model, "--partition", "auto").stdout.split()).count(note) == 1
     message = "cnn-partition-kernel: layer 'r1' is no convolution of the network: these are: c1, c2"
     assert message in refused("compile", *model, "--partition", "r1", "-o", files / "no.cnb")
     assert message in invoke("check", *model, "--partition", "r1").stdout.replace("\n", " ").replace("  ", " ")
+
+
+@pytest.mark.parametrize("dataflow", SCHEMES)
+def test_cnn_schemes_of_programs_are_proven(dataflow: str, files: Path) -> None:
+    """Programs of each scheme on PEs with four multipliers, at less than 2^-50."""
+    model = (files / "net.onnx", "--arch", files / "trees.toml", "--calibrate", files / "x.npz")
+    printed = done("verify", *model, "--dataflow", dataflow, "--partition", "mapper", "--prove").stdout
+    error = re.search(r"proven for all inputs and all weights, but for an error of at most 2\^-([0-9.]+)", printed)
+    assert error and float(error[1]) > 50
 
 
 def test_cnn_schemes_option_is_verified_and_proven(files: Path) -> None:
@@ -250,3 +268,39 @@ def test_cnn_schemes_option_goes_by_the_lanes_of_each_array(files: Path) -> None
         report = json.loads(done("estimate", files / "net.onnx", "--arch", array, *given[3:], "--json").stdout)
         assert (result["config"]["pe.lanes"], result["cycles"]) == (lanes, report["cycles"]["total"])
         assert ("c1.cut" in report["layers"]) == (lanes == 4)
+
+
+def test_cnn_schemes_the_mapper_compares_whole_and_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Kernels enough for a cut image to be worth it, and too few; stride 1 and k = 1 have nothing to compare."""
+    layers = [
+        ("many", 512, (11, 11), (4, 4)),
+        ("few", 2, (11, 11), (4, 4)),
+        ("near", 2, (3, 3), (1, 1)),
+        ("point", 2, (1, 1), (2, 2)),
+    ]
+    lines, results = list[str](), list[str]()
+    for number, (label, kernels, kernel, stride) in enumerate(layers):
+        rows = (23 - kernel[0]) // stride[0] + 1
+        out = f"tensor<1x{kernels}x{rows}x{rows}xi16>"
+        window = f"<kernel = [{kernel[0]}, {kernel[1]}], stride = [{stride[0]}, {stride[1]}]>"
+        lines.append(
+            f'%{number} = cnn.conv %x weights @w window {window} label "{label}" : tensor<1x3x23x23xi16> -> {out}'
+        )
+        results.append(f"%{number} : {out}")
+    types = ", ".join(each.split(" : ")[1] for each in results)
+    values = ", ".join(each.split(" : ")[0] for each in results)
+    text = "\n".join([f"func.func @main(%x: tensor<1x3x23x23xi16>) -> ({types}) {{", *lines,
+                      f"func.return {values} : {types} }}"])  # fmt: skip
+    (tmp_path / "net.mlir").write_text(text)
+    run_opt([str(tmp_path / "net.mlir"), "-p", "cnn-choose-scheme{arch=cbrain-32-2 mapper=true}"])
+    printed = capsys.readouterr()
+    notes = {line.split(": ")[3]: line for line in printed.err.splitlines()}
+    cycles = {label: [int(each.replace(",", "")) for each in re.findall("(?:whole|partitioned) ([0-9,]+)", note)]
+              for label, note in notes.items()}  # fmt: skip
+    assert cycles["many"][0] > cycles["many"][1] and cycles["few"][0] <= cycles["few"][1]
+    assert "the mapper: partitioned; whole" in notes["many"] and "the mapper: whole; whole" in notes["few"]
+    assert "Algorithm 2: kernel partition, 3 input maps for 32 multipliers" in notes["few"]
+    assert not cycles["near"] and not cycles["point"]
+    marks = {line.split('label "')[1].split('"')[0]: "kernel partition" in line
+             for line in printed.out.splitlines() if "cnn.conv" in line}  # fmt: skip
+    assert marks == {"many": True, "few": False, "near": True, "point": True}

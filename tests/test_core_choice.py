@@ -64,12 +64,14 @@ def test_between_units_one_value_goes_from_one_layer_to_the_next(number: int) ->
         assert (edges == [(layers[at - 1], layers[at], True)]) == any(unit[0] is layers[at] for unit in units)
 
 
-def test_the_mnist_net_does_1_100_frames_a_second(tmp_path: Path) -> None:
+def test_the_mnist_net_does_1_100_frames_a_second_and_is_proven(tmp_path: Path) -> None:
     model, data = ROOT / "samples/models/mnist.onnx", ROOT / "samples/inputs/digits_calibration.npz"
     options = ("--batch", 1, "--arch", "tcpa-4x4", "--parallel", "layers", "--calibrate", data)
     report = done("compile", model, *options, "-o", tmp_path / "net.cnb").stdout
     rate = re.search(r"16 of 16 PEs; one in [\d,]+ cycles, ([\d,.]+) a second at 50 MHz", report)
     assert rate and float(rate[1].replace(",", "")) > 1100
+    given = ("--batch", 1, "--calibrate", data, "--prove")
+    assert "any number of frames" in done("verify", tmp_path / "net.cnb", "--model", model, *given).stdout
 
 
 @pytest.mark.parametrize(

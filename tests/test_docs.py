@@ -35,7 +35,8 @@ NOT_RUN = ("make ", "pip ")
 REPLACED = {"make demo": "python samples/demo.py"}
 ANY_MAPPING = re.compile(
     r"python samples/(accuracy|dataflows|reproduce/fusion).py"
-    r"|cnncc (compile demo/resnet20.onnx |compile .* --schedule blocks.toml |explore |estimate .* --front$)"
+    r"|cnncc (compile demo/resnet20.onnx |compile samples/models/lenet_qop|verify samples/models/lenet_qdq"
+    r"|compile .* --schedule blocks.toml |explore |estimate .* --front$)"
     r"|cnncc check .*lenet.* --arch small.toml"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from group_cases import Chain, random_chain, tensor
 from test_column_strips import computing_the_chain, mapped
 from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced
 
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.dialects.nest import GroupOp
+from cnncc.driver.pipeline import AUTO, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.errors import Refusal
 from cnncc.passes.nest_group import NestGroupPass
 from cnncc.proof.proof import prove
@@ -69,3 +72,36 @@ def test_a_sum_of_two_branches() -> None:
     assert prove(claim, 30.0).failures == []
     wrong = replace(chain, lines=[line.replace("residual %v2", "residual %v1") for line in chain.lines])
     assert prove(replace(claim, module=wrong.module(compilation.ctx)), 1.0).failures
+
+
+def residual_of_two_readers() -> Chain:
+    """l1 adds l0 and the image. Both are read later, so that the sum is a layer of its own; l2 reads it."""
+    rng, dims = np.random.default_rng(SEED), (1, 4, 24, 24)
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims] * 4)
+    chain.arrays["f1"] = np.array([0.75, 0.25, 0], np.float32)
+    for number in range(3):
+        op = f"cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]>"
+        then = f'scale = "s{number}", clamp = [-100, 100]'
+        if number == 1:
+            op, then = f"cnn.add %v1 residual %v0 : {tensor(dims)}", 'factors = "f1", add_clamp = [-60, 60]'
+        else:
+            chain.arrays[f"w{number}"] = rng.integers(-9, 10, (4, 4, 3, 3)).astype(np.int16)
+            chain.arrays[f"s{number}"] = rng.uniform(0.05, 0.2, (4,)).astype(np.float32)
+        chain.lines.append(f'%v{number + 1} = {op} then <{then}> label "l{number}" : {tensor(dims)} -> {tensor(dims)}')
+    return chain
+
+
+def test_elementwise_layers_are_chosen(tmp_path: Path) -> None:
+    """The sum lies in DRAM without groups, and in a ring of the chosen group, for which its best mapping is kept."""
+    file = tmp_path / "small.toml"
+    preset = load_arch("spatial-8x8")
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=3000))))
+    chain, ctx = residual_of_two_readers(), new_context()
+    settings = Settings(load_arch(str(file)), str(file), 16, groups=AUTO)
+    compilation = Compilation(ctx, chain.module(ctx), settings)
+    compilation.run_before(TO_PROGRAMS)
+    groups = [op for op in compilation.module.walk() if isinstance(op, GroupOp)]
+    kinds = [[layer.kind.data for layer in group.layers()] for group in groups]
+    assert any("add" in each for each in kinds)
+    checked(compilation, chain)
+    assert prove(claim_of(compilation, chain), 30.0).failures == []

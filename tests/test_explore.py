@@ -44,7 +44,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
-    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4")  # a search for each two, an evaluation for each
+    # A search for each two, an evaluation for each.
+    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4", "--dataflow", "os")
     whole, ended, model = tmp_path / "whole", tmp_path / "ended", save(conv_model(), tmp_path / "net.onnx")
     printed = done("explore", model, *vary, "-j", 1, "-o", whole).stdout
     command = [sys.executable, "-m", "cnncc", "explore", str(model), *vary, "-j", "2", "-o", str(ended)]

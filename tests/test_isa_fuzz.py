@@ -12,14 +12,14 @@ import time
 import tracemalloc
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, SAMPLES
-from core_cases import PAPER, ProgramWriter, chain
+from core_cases import PAPER, SMALL, ProgramWriter, chain
 from examples import FACTOR, SEED, examples
 from isa_fuzz import Garbler
 from test_machine_values import Writer, random_arch, with_pong
@@ -33,6 +33,7 @@ from cnncc.driver.pipeline import Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, decode_program, encode_program, has_cores
+from cnncc.isa.table import Instruction
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.core_walk import Pick, run_together
@@ -98,14 +99,19 @@ def execute(words: Words, arch: Arch, dram: Callable[[], Memory]) -> str:
     except Exception as error:
         error.add_note(disassemble(program))
         raise
-    took = time.process_time() - started
-    if MEASURED:
-        assert took < 3 * MOST_S, f"{took:.1f} s:\n{disassemble(program)}"
-        SLOWEST.append(took)
+    note_time(started, 3 * MOST_S, program)
     return " ".join(outcomes)
 
 
 SLOWEST: list[float] = []
+
+
+def note_time(started: float, most_s: float, program: Sequence[Instruction]) -> None:
+    """A program took this long, if times are measured."""
+    took = time.process_time() - started
+    if MEASURED:
+        assert took < most_s, f"{took:.1f} s:\n{disassemble(program)}"
+        SLOWEST.append(took)
 
 
 def report(kind: str, outcomes: Counter[str]) -> None:
@@ -133,64 +139,83 @@ def test_random_program_words() -> None:
     assert sum(count for what, count in outcomes.items() if "traps" in what) > 0.1 * MANY_WORDS
 
 
-def execute_cores(words: Words, arch: Arch, frames: int) -> str:
+def execute_cores(binary: Binary, frames: int) -> str:
     """Decode and check; where that is legal, run in values, times, traffic and races."""
+    arch, started = binary.arch, time.process_time()
     try:
-        program = decode_program(words)
+        program = decode_program(binary.program)
         check_cores(program, arch)
     except Refusal as refusal:
         assert "\n" not in str(refusal)
         return "refused"
     if not has_cores(program) or any(inst.spec.name == "host" for inst in program):
         return "one core, or a host without segments, which the loader refuses"
-    binary = Binary(words, [("w", np.arange(64, dtype=np.int8))], [], [], arch)
+    results: dict[str, object] = {}
 
     def run_values(pick: Pick[None] | None = None) -> list[int]:
         machine = Machine(binary, frames)
+        for tensor in binary.tensors[:1]:
+            machine.store(tensor, np.arange(frames * tensor.words).reshape(frames, *tensor.shape[1:]) % 100)
         walks = machine.cores()
         walks[0].interpreter.work.limit = WORK
         run_together(walks, pick)
-        return [
-            int(memory.read(np.flatnonzero(memory._written)).sum())
-            for memory in (walks[0].interpreter.glb, machine.dram)
-        ]
+        memories = (walks[0].interpreter.glb, machine.dram)
+        return [int(memory.read(np.flatnonzero(memory._written)).sum()) for memory in memories]
 
-    cores = cores_of(program, arch, frames)
+    cores, turns = cores_of(program, arch, frames), random.Random(frames).choice
+    of_cores: dict[str, Callable[[], object]] = {
+        "values": run_values,
+        "times": lambda: simulate_cores(cores, limit_steps=STEPS, causes=True),
+        "traffic": lambda: [count_traffic(core.tree, core.arch) for core in cores],
+        "races": lambda: core_races(program, arch, frames)[0],
+    }
     try:
-        outcomes = [
-            outcome(run_values),
-            outcome(lambda: simulate_cores(cores, limit_steps=STEPS, causes=True)),
-            outcome(lambda: [count_traffic(core.tree, core.arch) for core in cores]),
-        ]
-        if outcomes[0] == "runs":
-            outcomes.append(outcome(lambda: core_races(program, arch, frames)))
-        turns = random.Random(frames).choice
+        outcomes: list[str] = []
+        for name, run in of_cores.items():
+            if name != "races" or outcomes[0] == "runs":
+                outcomes.append(outcome(lambda name=name, run=run: results.update({name: run()})))
         if outcomes[:2] == ["runs", "runs"]:
-            assert simulate_cores(cores, causes=True, pick=turns) == simulate_cores(cores, causes=True)
-            if not core_races(program, arch, frames)[0]:
-                assert run_values(turns) == run_values()
-        return " ".join(outcomes)
+            assert simulate_cores(cores, causes=True, pick=turns) == results["times"]
+            if results.get("races") == []:
+                assert run_values(turns) == results["values"]
     except Exception as error:
         error.add_note(disassemble(program))
         raise
+    note_time(started, 5 * MOST_S, program)
+    return " ".join(outcomes)
+
+
+def run_drawn_cores(kind: str, number: int, draw: Callable[[Garbler], Binary], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw binaries of cores and run them: there is something of each outcome."""
+    monkeypatch.setattr("cnncc.machine.races.MOST_STEPS", STEPS)
+    outcomes: Counter[str] = Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for each in range(number):
+            garbler = Garbler(random.Random(f"{SEED} {each}"))
+            outcomes[execute_cores(draw(garbler), garbler.random.randint(1, 2))] += 1
+    report(kind, outcomes)
+    assert outcomes["refused"] > 0.1 * number
+    assert outcomes["runs runs runs runs"] > 0.05 * number
+    assert sum(count for what, count in outcomes.items() if "traps" in what) > 0.02 * number
 
 
 def test_random_programs_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random cores, and a chain of layers on six cores with mistakes in its words."""
-    monkeypatch.setattr("cnncc.machine.races.MOST_STEPS", STEPS)
-    outcomes: Counter[str] = Counter()
-    layers = chain((4, 1, 8, 1, 2), (12, 8), (1, 8, 8, 4))
-    legal = ProgramWriter(layers, PAPER).binary().program
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for number in range(MANY_CORES):
-            garbler = Garbler(random.Random(f"{SEED} {number}"))
-            words = garbler.mistaken(legal) if number % 8 == 0 else encode_program(garbler.cores())
-            outcomes[execute_cores(words, PAPER, garbler.random.randint(1, 2))] += 1
-    report("programs of cores", outcomes)
-    assert outcomes["refused"] > 0.1 * MANY_CORES
-    assert outcomes["runs runs runs runs"] > 0.1 * MANY_CORES
-    assert sum(count for what, count in outcomes.items() if "traps" in what) > 0.02 * MANY_CORES
+    def draw(garbler: Garbler) -> Binary:
+        words = np.arange(64, dtype=np.int8)
+        return Binary(encode_program(garbler.cores()), [("w", words)], [], [], PAPER)
+
+    run_drawn_cores("random cores", MANY_CORES, draw, monkeypatch)
+
+
+def test_damaged_programs_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of layers on six cores, with its weights and images, with up to three mistakes in its words."""
+    chained = ProgramWriter(chain(*SMALL), PAPER).binary()
+
+    def draw(garbler: Garbler) -> Binary:
+        return replace(chained, program=garbler.mistaken(chained.program))
+
+    run_drawn_cores("damaged cores", examples(30), draw, monkeypatch)
 
 
 def by_hand() -> list[tuple[Words, Arch, Callable[[], Memory]]]:

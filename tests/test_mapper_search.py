@@ -139,7 +139,7 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], Lanes]]:
         in_turn = passed(case, arch, box, lanes) > 0 and fits(case, arch, box, True)
         budget = (in_turn or fits(case, arch, box, False)) and h * w <= pe.max_pixels and k * h * w <= pe.psum_words
         budget &= not case.is_mac or k * c * r * s <= pe.weight_words
-        if budget and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
+        if budget and lanes in over_c(size["c"], c, lanes) and (lanes == 1 or not channelwise(case)):
             yield box, {"c": lanes, "k": 1}
         if budget and lanes == 1 and fits(case, arch, box, False) and (most := window(case, arch, box)):
             yield box, {**most, "k": 1}
@@ -149,17 +149,23 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], Lanes]]:
             yield box, {"c": 1, "k": own}
 
 
+def over_c(whole: int, box: int, most: int) -> list[int]:
+    """SPACE-3: lanes over c of a box, which divide a whole box, and the last one or take it in a step."""
+    divide = [lanes for lanes in range(1, most + 1) if box % lanes == 0]
+    return [lanes for lanes in divide if whole % box < lanes or whole % box % lanes == 0]
+
+
 def window(case: Case, arch: Arch, box: dict[str, int]) -> Lanes:
     """SPACE-3: the most lanes that take all of some of c, r and s in a box, if lanes over c alone are fewer."""
     c, whole, found = box["c"], sizes_of(case)["c"], list[tuple[int, int, int, int]]()
     apart = box["w"] > 1 and columns(2, 2, case.stride[1], case.dilation[1]) > 1 + case.stride[1]
     for lanes in product({1, c}, {1, box["r"]}, {1, box["s"]}):
-        alone = lanes[2] == 1 or lanes[0] * lanes[1] == 1
+        apart_from_c = lanes[2] == 1 or lanes[0] * lanes[1] == 1
         taps = lanes[1] * lanes[2] > 1 and prod(lanes) <= arch.pe.lanes
-        if taps and (alone or not apart or case.dilation[1] == 1):
+        if taps and (apart_from_c or not apart or case.dilation[1] == 1):
             found.append((prod(lanes), *lanes))
-    over_c = [n for n in range(1, arch.pe.lanes + 1) if c % n == whole % c % n == 0] if not channelwise(case) else [1]
-    if not case.is_mac or not found or max(found)[0] <= max(over_c):
+    alone = 1 if channelwise(case) else max(over_c(whole, c, arch.pe.lanes))
+    if not case.is_mac or not found or max(found)[0] <= alone:
         return {}
     return dict(zip("crs", max(found)[1:], strict=True))
 
@@ -528,6 +534,8 @@ LAYERS = [
     (Case(kind="max", k=3, kernel=(2, 2), stride=(2, 2), image=(6, 6)), array(2, 2, (1, 4, 2))),
     (Case(kind="add", k=2, kernel=(3, 3), image=(4, 5)), array(2, 3, (1, 6, 2))),
     (Case(k=3, c=3, kernel=(1, 1), image=(2, 3)), array(2, 2, (3, 3, 2), overlap=False)),
+    # Lanes over channels: boxes of 2 channels, and a rest of one, fewer than the lanes.
+    (Case(k=2, c=3, kernel=(1, 1), image=(2, 3)), array(1, 2, (4, 4, 2), lanes=2)),
     # Lanes over the taps of windows: 2 columns of 3, or 2 channels and 2 rows; and in a depthwise layer.
     (Case(k=2, c=2, kernel=(2, 3), image=(4, 5)), array(1, 2, (12, 8, 2), lanes=4)),
     (Case(k=3, c=1, group="each", image=(4, 4)), array(1, 2, (9, 9, 2), lanes=6)),

@@ -13,8 +13,13 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.whole_space import look
 from cnncc.dialects._mapping import Mapping, Sizes
 from cnncc.mapper import boxes, space
+from cnncc.mapper.cached_search import searched
 from cnncc.mapper.search import _below, search
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_counts, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, Window
+from cnncc.passes._scheduling.dataflows import TEXTS
+from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.written_mappings import written_mapping
 
 ARCH = load_arch("cbrain-16-16")
 SMALL = replace(ARCH, rows=2, cols=2, pe=replace(ARCH.pe, weight_words=60, ifmap_words=60, psum_words=8, max_pixels=8))
@@ -71,6 +76,36 @@ def test_windows_make_nothing_slower(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cycles <= alone, shape
         faster += cycles < alone
     assert faster >= examples(4)
+
+
+def test_a_rest_of_channels_is_one_step() -> None:
+    """72 channels on 16 lanes are 4 steps and a step of 8. Lanes that divide 72 are 12 at most: 6 steps."""
+    sizes = Sizes(1, 16, 72, 4, 4, 1, 1)
+    shape = LayerShape("mac", sizes, Window((1, 1)), 2, 4, 4)
+    cycles, mapping = found(shape, ARCH)
+    counts = layer_counts(LayerPlan("", shape, mapping, False, PREFETCHED), ARCH)
+    assert (on_lanes(mapping), counts.compute) == ("c", 5 * 16) and cycles >= counts.compute
+
+
+@pytest.mark.parametrize(
+    ("kernels", "inputs", "image", "kernel"),
+    [
+        (96, 32, 28, 5),  # the search of all forms together ends at 240,610 cycles (BOUND-8)
+        (32, 528, 14, 1),  # lanes that divide 528 were 24 of 32
+    ],
+)
+def test_the_mapper_is_no_slower_than_a_scheme(kernels: int, inputs: int, image: int, kernel: int) -> None:
+    """Layers of GoogLeNet for which a scheme of C-Brain took fewer cycles than the mapping that was found."""
+    arch = load_arch("cbrain-32-32" if inputs == 528 else "cbrain-16-16")
+    pad = kernel // 2
+    window = Window((kernel,) * 2, pad=(pad,) * 4)
+    shape = LayerShape("mac", Sizes(1, kernels, inputs, image, image, kernel, kernel), window, 2, image, image)
+    budget = GlbBudget(arch.glb.words - image * image * (inputs + kernels))
+    best = searched(shape, arch, budget)
+    assert best is not None
+    for name in ("inter", "inter-weights", "inter-data"):
+        mapping = written_mapping(shape, arch, budget, Written(TEXTS[name].text(shape, arch)))
+        assert best.cycles <= layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch), name
 
 
 def test_certificates_know_windows() -> None:

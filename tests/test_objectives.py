@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections import Counter
+from dataclasses import fields, replace
 from functools import cache
 from itertools import product
-from math import inf
+from math import inf, prod
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, SAMPLES, done, refused
+from examples import SEED, examples
 from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, load_arch
@@ -23,14 +25,18 @@ from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.chain import Choice, best_choices
+from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, Figures, Objective
-from cnncc.mapper.prices import cost_of
+from cnncc.mapper.prices import array_energy, cost_of
 from cnncc.mapper.search import Result
+from cnncc.mapper.space import Plan, forms_of, mapping_of, numbers, point
+from cnncc.mapper.tables import NEVER
 from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.legal import is_legal
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling.schedule_file import read_schedule
@@ -103,6 +109,40 @@ def test_least_energy_by_hand() -> None:
     }  # fmt: skip
     for name, count in words.items():
         assert least_cost(C2, ARCH, budget, replace(NOTHING, **{name: 1.0})) == count, name
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("preset", ["seed-4x4", "spatial-4x4"])
+def test_estimates_of_energy_are_what_is_counted(preset: str, stride: int) -> None:
+    """`array_energy` is exact for each event between GLB and PEs, where three things hold.
+
+    Tiles have no rest, windows no padding, and no PEs on a diagonal share rows of the image.
+    """
+    arch = load_arch(preset)
+    padded = convolution(8, 8, 7 * stride + 3, 3, stride)
+    sizes = replace(padded.sizes, h=8, w=8)
+    shape = replace(padded, sizes=sizes, window=replace(padded.window, pad=(0, 0, 0, 0)))
+    all_numbers, whole, rng = numbers(shape, arch), Plan(8, 8, 8), np.random.default_rng(SEED)
+    events = [each.name for each in fields(Energy) if each.name not in ("unit", "dram_read", "dram_write")]
+    price, equal = {event: replace(NOTHING, **{event: 1.0}) for event in events}, Counter[str]()
+    for form in forms_of(shape):
+        every = rng.permutation(combinations_below(all_numbers, form, NEVER).indices)[: examples(400)]
+        estimates = {event: array_energy(all_numbers, form, every, price[event], False) for event in events}
+        for number, indices in enumerate(every.tolist()):
+            at = point(all_numbers, form, indices)
+            tiles = {dim: prod(at.chain(dim, sizes.of(dim))[:3]) for dim in "khwcrs"}
+            mapping = mapping_of(shape, arch, at, whole)
+            has_rest, on_diagonal = any(sizes.of(dim) % tile for dim, tile in tiles.items()), at.rows[3] > 1
+            if has_rest or on_diagonal or not is_legal(shape, mapping, False):
+                continue
+            counters = operand_traffic(shape, mapping, arch).counters()
+            counters["words"]["glb_write"] -= counters["words"]["dram_read"]  # which count for plans
+            for event in events:
+                counted = energy(counters, price[event])["total"]
+                assert counted == pytest.approx(estimates[event][number], rel=1e-12), (event, at)
+                equal[event] += counted > 0
+    rare = ("n2n", "south")
+    assert min(equal[event] for event in events if event not in rare) > 20 and max(equal[event] for event in rare) > 20
 
 
 def tasks() -> list[SearchTask]:

@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,16 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@cache  # each test reads all modules
+def nodes(source: str) -> list[ast.AST]:
+    """All nodes of a module's syntax tree that bind a name."""
+    bind = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.Name, ast.arg)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, bind)]
+
+
 def imports(source: str) -> Iterator[str]:
     """The modules of cnncc that a module imports anywhere, inside functions too."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -174,7 +182,7 @@ def test_repository_a_class_name_has_one_meaning() -> None:
     found = Counter(
         node.name
         for path in MODULES.values()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path.read_text())
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not node.name.endswith("Op")
     )
     assert [name for name, count in found.items() if count > 1] == []
@@ -187,7 +195,7 @@ def test_repository_names_say_what_they_hold() -> None:
     bound = {
         (name, node.id if isinstance(node, ast.Name) else node.arg)
         for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path.read_text())
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
     assert {(name, variable) for name, variable in bound if variable in VAGUE} == set()

@@ -29,7 +29,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from cnncc.errors import Refusal
 
 SCRIPT = Path(__file__).parents[1] / "samples" / "models.py"
-RESNET50 = ("resnet50", "light-resnet50")
 
 
 def invoke(*arguments: object) -> Result:

@@ -6,9 +6,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import core_pictures
 import pictures
+import tcpa
 
 from cnncc.arch.model import load_arch
+from cnncc.tcpa.calculus import CORRECTED, layer_memory
 
 TARGET = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -33,6 +36,13 @@ def test_the_bars_of_a_timeline_are_in_order_and_as_long_as_counted() -> None:
     for engine in pictures.COLOURS:
         bars = [bar for bar in recorder.bars if bar.engine == engine]
         assert bars and all(one.end <= two.start for one, two in zip(bars, bars[1:], strict=False))
+
+
+def test_the_words_of_layers_in_turn_are_those_of_the_calculus() -> None:
+    """Eq. 14 from the shapes of layers; the picture has them from the plan of the program."""
+    words = core_pictures.layer_words(core_pictures.example(core_pictures.KEEPS))
+    in_turn = [each.weights + each.input + each.result for each in words]
+    assert in_turn == [layer_memory(layer, CORRECTED) for layer in tcpa.layers()]
 
 
 def test_no_text_leaves_its_picture() -> None:

@@ -50,9 +50,19 @@ multipliers and a tree of adders. The paper gives the numbers of its Table 3. Wh
 - **External memory.** *Assumed:* 16 words a cycle. The times of the paper's Table 4 are then those of its operations
   and of loading all weights once.
 
-An array of any other T_in-T_out is a copy with other numbers of these keys: `rows` is T_out; `lanes`,
-`pe.words_per_cycle` and `burst_words` are T_in; `glb.words_per_cycle` is T_in · T_out; `units_per_column` is T_out. For
-more than 32 PEs `rows` and `cols` share T_out, with `units_per_column` T_out / `cols` and a burst for each column.
+Any other T_in-T_out is a preset, too: `--arch cbrain-8-24` has 24 PEs of 8 multipliers. It is `cbrain-16-16` with these
+keys:
+
+| key | value | `cbrain-8-24` | `cbrain-16-64` |
+|---|---|---|---|
+| `rows`, `cols` | T_out PEs: `rows` the largest divisor of T_out that is at most 32 | 24, 1 | 32, 2 |
+| `pe.lanes`, `pe.words_per_cycle` | T_in | 8 | 16 |
+| `pe.weight_words`, `pe.ifmap_words` | 32 · T_in | 256 | 512 |
+| `bus.burst_words` | T_in for each column | 8 | 32 |
+| `glb.words_per_cycle` | T_in · T_out | 192 | 1024 |
+| `commit.units_per_column` | T_out / `cols` | 24 | 32 |
+
+`cnncc arch show cbrain-8-24` prints the file, for other buffers, memories or clocks.
 """
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -13,6 +14,8 @@ from cnncc.errors import Refusal, hint
 from cnncc.util.toml import read_text, read_toml
 
 PRESETS = Path(__file__).parent
+CBRAIN = re.compile(r"cbrain-([0-9]{1,4})-([0-9]{1,4})")  # T_in-T_out
+CBRAIN_LINES = 32  # of T_in words, that a half of a register file of C-Brain holds
 LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
 
 
@@ -206,6 +209,10 @@ class Arch:
     energy: Energy = Energy()
 
     def __repr__(self) -> str:
+        return self._said
+
+    @cached_property
+    def _said(self) -> str:  # the key of every search has it
         return _said_repr(self)
 
     @property
@@ -345,13 +352,16 @@ def array_title(arch: Arch) -> str:
     return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
 
 
-def preset_names() -> list[str]:
+@cache
+def preset_names() -> tuple[str, ...]:
     """The arrays that come with cnncc."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def load_arch(name_or_file: str) -> Arch:
     """A preset by name, or an array from a TOML file. Raises Refusal."""
+    if is_cbrain(name_or_file):
+        return _cbrain(name_or_file)
     preset = PRESETS / f"{name_or_file}.toml"
     path = preset if name_or_file in preset_names() else Path(name_or_file)
     try:
@@ -363,3 +373,31 @@ def load_arch(name_or_file: str) -> Arch:
         raise Refusal(
             f"no array '{name_or_file}': neither a readable file nor a preset ({', '.join(preset_names())})"
         ) from error
+
+
+def is_cbrain(name: str) -> bool:
+    """Whether a name is that of an array of C-Brain which has no file: `cbrain-8-24`."""
+    return CBRAIN.fullmatch(name) is not None and name not in preset_names()
+
+
+@lru_cache(maxsize=64)
+def _cbrain(name: str) -> Arch:
+    """The array of C-Brain with T_out PEs of T_in multipliers: `cbrain-16-16` with other sizes and rates.
+
+    Raises Refusal for sizes outside the range of their keys, and for a T_out that fills no rectangle of PEs.
+    """
+    tin, tout = map(int, name.split("-")[1:])
+    most = key_types(Arch)["rows"].__metadata__[0].most
+    sides = [(rows, tout // rows) for rows in range(most, 0, -1) if tout % rows == 0 and 0 < tout <= rows * most]
+    if not sides:
+        what = f"no rectangle of at most {most} x {most} PEs has {tout} PEs"
+        raise Refusal(f"{name}: {what}: give a T_out that fills one")
+    rows, cols = sides[0]
+    table = said_keys(load_arch("cbrain-16-16"))
+    table |= {"name": name, "rows": rows, "cols": cols}
+    words = CBRAIN_LINES * tin
+    table["pe"] |= {"lanes": tin, "words_per_cycle": tin, "weight_words": words, "ifmap_words": words}
+    table["bus"] |= {"burst_words": tin * cols}
+    table["glb"] |= {"words_per_cycle": tin * tout}
+    table["commit"] |= {"units_per_column": rows}
+    return arch_from_table(table, name)

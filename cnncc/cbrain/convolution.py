@@ -3,9 +3,9 @@
 | paper | here | meaning |
 |---|---|---|
 | X, Y | `image` | rows and columns of an input map |
-| D_in | `inputs`; `depth` of one kernel | input maps |
-| D_out | `outputs`; `kernels` of one group | output maps |
-| k, s | `window` | kernel and stride, with padding, dilation and groups |
+| D_in | `inputs`, `depth` | input maps of the layer, of one kernel |
+| D_out | `outputs`, `kernels` | output maps of the layer, of one group |
+| k, s | `window` | kernel and stride |
 | k x k | `taps` | weights of a kernel for one input map |
 | (X - k)/s + 1 | `results` | rows and columns of an output map |
 

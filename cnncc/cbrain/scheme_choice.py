@@ -40,12 +40,17 @@ def choose(layer: Convolution, tin: int) -> SchemeChoice:
     kernel, stride = layer.window.kernel, layer.window.stride
     if kernel == stride and layer.taps > 1 and not layer.dilated:
         return SchemeChoice(Scheme.SLIDING, f"its windows of {kernel[0]} x {kernel[1]} do not overlap")
-    maps = f"{layer.depth} input map{'s' if layer.depth > 1 else ''} for {tin} multipliers"
+    maps = f"{layer.depth} input map{'s' * (layer.depth > 1)} for {tin} multiplier{'s' * (tin > 1)}"
     if layer.depth < tin and layer.dilated:
         return SchemeChoice(Scheme.INTER, f"{maps}, but a dilated kernel is not partitioned")
     if layer.depth < tin:
         return SchemeChoice(Scheme.PARTITION, maps)
     return SchemeChoice(Scheme.INTER, maps)
+
+
+def wanted_order(scheme: Scheme) -> StoredOrder:
+    """The order in which the words of an operation lie one after the other."""
+    return StoredOrder.INTER if scheme in (Scheme.INTER, Scheme.IMPROVED) else StoredOrder.INTRA
 
 
 def stored_order(readers: Collection[Scheme]) -> StoredOrder:
@@ -56,8 +61,7 @@ def stored_order(readers: Collection[Scheme]) -> StoredOrder:
     >>> stored_order([Scheme.INTER]), stored_order([Scheme.INTER, Scheme.PARTITION]), stored_order([])
     (<StoredOrder.INTER: 'inter-order'>, <StoredOrder.INTRA: 'intra-order'>, <StoredOrder.INTRA: 'intra-order'>)
     """
-    inter = {Scheme.INTER, Scheme.IMPROVED}
-    return StoredOrder.INTER if readers and inter.issuperset(readers) else StoredOrder.INTRA
+    return StoredOrder.INTER if {StoredOrder.INTER} == {*map(wanted_order, readers)} else StoredOrder.INTRA
 
 
 def plan(layers: Sequence[Convolution], tin: int) -> list[tuple[SchemeChoice, StoredOrder]]:

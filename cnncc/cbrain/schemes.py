@@ -2,15 +2,14 @@
 through Adaptive Data-level Parallelization", DAC 2016): cycles, buffer accesses and energy of a layer.
 
 The accelerator has T_out PEs. In a cycle each PE multiplies T_in words of data by T_in weights and adds the products
-up. A *scheme* says which products of an output pixel come together:
+up. A *scheme* says which words these are:
 
-| scheme | words of one operation | Section |
-|---|---|---|
-| inter-kernel | one kernel position of T_in input maps | 4.1.1 |
-| inter-kernel, improved | the same; a kernel position is kept for all pixels, so sums are stored and added to | 4.2.2 |
-| intra-kernel, unrolled | T_in positions of one window of one map, copied window by window before (Eq. 1) | 4.1.2 |
-| intra-kernel, sliding window | the same, where windows do not overlap: k = s | 4.1.2 |
-| kernel partition | whole small windows of s x s (`cnncc.cbrain.kernel_partition`) | 4.2.1 |
+- inter-kernel (Section 4.1.1): one kernel position of T_in input maps.
+- inter-kernel, improved (4.2.2): the same words in another order. A kernel position is kept for all pixels. Their sums
+  are stored and added to.
+- intra-kernel, unrolled (4.1.2): T_in positions of one window of one map. All windows were copied before (Eq. 1).
+- intra-kernel, sliding window (4.1.2): the same without copies. It is for windows that do not overlap, k = s.
+- kernel partition (4.2.1): whole small windows of s x s (`cnncc.cbrain.kernel_partition`).
 
 The paper states results, and few formulas. docs/cbrain.md has those that follow from it, and each assumption. Times are
 in cycles, accesses in words.

@@ -22,7 +22,7 @@ from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import group_plan_of
-from cnncc.driver.sources import CompileOptions, start_before_programs
+from cnncc.driver.sources import CompileOptions, check_in_turn, start_before_programs
 from cnncc.errors import Refusal, one_line
 from cnncc.estimate.mapped_network import budgets, streamed
 from cnncc.model.energy import energy
@@ -46,6 +46,7 @@ def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bo
     """A compilation up to its layers. mapped: whether they get their mappings."""
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
+    check_in_turn(compilation, "a certificate")
     names = [step.name for step in todo]
     if ASSIGN not in names:
         raise Refusal(f"{source}: its layers are mapped already: a certificate is of a model, or of IR before {ASSIGN}")

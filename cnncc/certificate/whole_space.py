@@ -106,7 +106,8 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], tupl
                     if (ifmap > pe.ifmap_words and not ping_pong) or weights > pe.weight_words:
                         break
                     most_lanes = 1 if own or ifmap > pe.ifmap_words else min(pe.lanes, c)
-                    divide = [n for n in range(1, most_lanes + 1) if c % n == size["c"] % c % n == 0]
+                    rest = size["c"] % c
+                    divide = [n for n in range(1, most_lanes + 1) if c % n == 0 and (rest < n or rest % n == 0)]
                     windows = list(window_lanes(shape, arch, w, (c, r, s))) if ifmap <= pe.ifmap_words else []
                     most = max((prod(lanes) for lanes in windows), default=0)
                     listed: list[tuple[int, ...]] = [(lanes, 1, 1) for lanes in divide]
@@ -235,7 +236,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
                 trips, held = parts[dim][0][box[:, i]], parts[dim][1][box[:, i]]
                 by = summed_lanes[:, "crs".index(dim)] if dim in "crs" else 1
                 # What lanes take as a whole is one step, a smaller rest too.
-                macros, done = macros * trips, done * (np.where(by == box[:, i], trips, held // by) * (held > 0))
+                macros, done = macros * trips, done * (np.where(by == box[:, i], trips, -(-held // by)) * (held > 0))
             legal_box = (done > 0) & (shape.is_mac | (size["r"] % (pes["r"][0] * box[:, DIMS.index("r")]) == 0))
             for at in np.nonzero(legal_box & (over * macros + done // over_k + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == shared):

@@ -39,9 +39,10 @@ def show(name: str) -> None:
 
     \b
     cnncc arch show spatial-8x8 > mine.toml
+    cnncc arch show cbrain-8-24 > mine.toml
     """
-    from cnncc.arch.model import PRESETS, load_arch, preset_names
+    from cnncc.arch.model import PRESETS, arch_text, is_cbrain, load_arch, preset_names
 
-    load_arch(name)
+    arch = load_arch(name)
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
-    click.echo(path.read_text(), nl=False)
+    click.echo(arch_text(arch) if is_cbrain(name) else path.read_text(), nl=False)

@@ -31,11 +31,12 @@ def command(
     \b
     cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
     """
-    from cnncc.driver.sources import start_before_programs
+    from cnncc.driver.sources import check_in_turn, start_before_programs
     from cnncc.eval.atomic import atomic_schedule, programs
     from cnncc.eval.atomic_text import schedule_text
 
     compilation, steps = start_before_programs(source, options)
+    check_in_turn(compilation, "atoms")
     with progress_line() as progress:
         compilation.ctx.progress = progress
         for step in steps:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, json_option
+from cnncc.cli.options import FILE, compile_options, json_option, parallel_options
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 @click.command("check")
 @click.argument("model", type=FILE)
 @compile_options
+@parallel_options
 @json_option("the findings")
 def command(model: Path, options: CompileOptions, as_json: bool) -> None:
     """Say all that is wrong with MODEL.onnx, what costs time or accuracy, and what was folded; writes nothing.
 
     \b
     cnncc check net.onnx --arch mine.toml
+    cnncc check net.onnx --arch tcpa-4x4 --parallel layers
 
     Exit code 1 if anything stops `compile`.
     """

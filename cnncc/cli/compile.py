@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cnncc.driver.build import Build
     from cnncc.driver.pipeline import Compilation
     from cnncc.driver.sources import CompileOptions
+    from cnncc.model.cores_plan import CoresPlan
 
 
 @click.command("compile")
@@ -80,7 +81,20 @@ def command(
         _write_program(build, output, emit)
     if emit == "bin" and dump_dir is not None:
         click.echo(f"  IR       {dump_dir}/: after every step, with its weights")
+    if emit == "bin" and build.share.cores is not None:
+        _print_one_core(build, build.share.cores, None if start else options)
     print_remarks(compilation)
+
+
+def _print_one_core(build: Build, plan: CoresPlan, options: CompileOptions | None) -> None:
+    """The hardware of cores beside that of a single core. options: of a model, for what it takes there."""
+    from cnncc.estimate.cores_table import one_core_json, one_core_text
+    from cnncc.estimate.mapped_program import on_one_core
+
+    arch = build.compilation.settings.arch
+    with progress_line() as progress:
+        alone = on_one_core(build.source, options, progress) if options else None
+    click.echo(fitted(one_core_text(one_core_json(plan, arch, alone), arch.clock_mhz)))
 
 
 def _write_program(build: Build, output: Path | None, emit: str) -> None:

@@ -81,15 +81,7 @@ def command(
         _check_counters(source)
         return
     if front:
-        if (
-            explained
-            or what_if
-            or frames
-            or options.parallel
-            or certificate
-            or options.objective
-            or options.slack is not None
-        ):
+        if explained or what_if or frames or certificate or options.objective or options.slack is not None:
             raise click.UsageError("--front goes with no other output, and with no objective: it has several")
         if source.suffix == ".cnb":
             raise click.UsageError("--front is of a model: a binary is mapped")

@@ -49,9 +49,9 @@ _COMPILE_OPTIONS = (
     ),
     click.option(
         "--partition",
-        metavar="none|auto|LAYERS",
+        metavar="none|auto|mapper|LAYERS",
         help="Layers whose kernels are cut into pieces as large as the stride (docs/cbrain.md): none (the default), "
-        "those that Algorithm 2 of C-Brain says, or labels with commas between.",
+        "those that Algorithm 2 of C-Brain says, those that take fewer cycles so, or labels with commas between.",
     ),
 )
 _PARALLEL_OPTIONS = (

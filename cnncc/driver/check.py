@@ -19,7 +19,8 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import Range
-from cnncc.driver import check_findings, group_text
+from cnncc.dialects.nest import CoresOp
+from cnncc.driver import check_findings, cores_text, group_text
 from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
@@ -30,11 +31,12 @@ from cnncc.driver.pipeline import (
     Settings,
     Step,
     check_interface,
+    mark_host_operators,
     new_context,
     operand_bits,
     steps,
 )
-from cnncc.driver.program_parts import PartsObserver
+from cnncc.driver.program_parts import PartsObserver, cores_plan_of
 from cnncc.driver.sources import CompileOptions, groups_setting
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
 from cnncc.frontend.export_onnx import input_names, main_function
@@ -79,6 +81,8 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
         settings = replace(settings, partition=options.partition or NONE)
         with refusals.kept("--groups"):
             settings = replace(settings, groups=groups_setting(options.groups, settings.schedule))
+        with refusals.kept("--parallel"):
+            settings = replace(settings, parallel=options.is_parallel(settings.schedule), fps=options.fps)
         checker = _Checker(path, settings, refusals)
         checker.read(options.calibrate, options.batch, progress)
         checker.steps()
@@ -109,6 +113,7 @@ class _Checker:
         with self.refusals.kept():
             module = read_onnx(self.path, ctx, self.refusals, batch)
             self.findings += self.refusals.notes
+            mark_host_operators(module, self.settings)
             module.attributes[DONE] = StringAttr("import")
             self.compilation = Compilation(ctx, module, self.settings)
             with self.refusals.kept():
@@ -157,6 +162,8 @@ class _Checker:
             case "onnx-to-cnn":
                 lost = [] if self.assumes_ranges else check_findings.lost_bits(module, compilation.ctx.weights)
                 self.findings += [*lost, *check_findings.macs_on_array(module)]
+            case "cnn-choose-scheme":
+                self.findings += compilation.notes
             case "nest-assign-mapping":
                 choice = self.decisions[-1].choice if self.decisions else None
                 report = group_report(choice) if choice else None
@@ -165,8 +172,11 @@ class _Checker:
                     *check_findings.idle_pes(module, arch),
                     *check_findings.layers_in_blocks(module),
                 ]
+            case "nest-cores":
+                plan = next(cores_plan_of(op) for op in module.walk() if isinstance(op, CoresOp))
+                self.findings += cores_text.findings(plan, arch)
             case "array-allocate":
-                parts = self.observer.parts if self.observer else None
+                parts = self.observer.parts if self.observer and not self.settings.parallel else None
                 self.findings += check_findings.cycles(parts, arch) if parts is not None else []
                 self.findings += check_findings.glb_use(module, arch)
             case _ if step.level == "onnx":

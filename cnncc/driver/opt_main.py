@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
 from xdsl.utils.exceptions import ArgSpecParseError
@@ -27,7 +26,7 @@ from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
 from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weights, shortened, user_errors
 from cnncc.errors import Refusal
 from cnncc.frontend.import_onnx import import_onnx
-from cnncc.universe import DIALECTS, PASSES
+from cnncc.universe import PASSES, known_dialects
 from cnncc.util.files import check_writable, unfinished
 
 
@@ -47,14 +46,13 @@ class OptMain(xDSLOptMain):
     parts: dict[Path, Path]  # output files, and where they are written first
 
     def register_all_dialects(self) -> None:
-        """Register all dialects; cnncc's own come from its universe, so that a bare checkout works too."""
+        """Register all dialects."""
         self.ctx = CompilerContext(note=to_stderr, warning=warning_to_stderr)
-        known: dict[str, Callable[[], Dialect]] = Universe.get_multiverse().all_dialects | DIALECTS
-        for name, factory in known.items():
+        for name, factory in known_dialects().items():
             self.ctx.register_dialect(name, factory)
 
     def register_all_passes(self) -> None:
-        """Register all passes, as `register_all_dialects`; the help lists cnncc's own first."""
+        """Register all passes, as `known_dialects` does; the help lists cnncc's own first."""
         known: dict[str, Callable[[], type[ModulePass]]] = PASSES | Universe.get_multiverse().all_passes | PASSES
         for name, factory in known.items():
             self.register_pass(name, factory)

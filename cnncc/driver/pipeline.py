@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
 from xdsl.dialects.builtin import ArrayAttr, Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.passes import PassPipeline
-from xdsl.universe import Universe
 
 from cnncc.arch.model import Arch, array_title
 from cnncc.context import CompilerContext
@@ -25,7 +25,7 @@ from cnncc.passes._onnx.placement import HOST
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
-from cnncc.universe import DIALECTS, PASSES
+from cnncc.universe import PASSES, known_dialects
 from cnncc.util.progress import silent
 from cnncc.weights import Array
 
@@ -35,6 +35,7 @@ FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
 LEGALIZE = "cnn-legalize"
 CHOOSE_SCHEME, PARTITION = "cnn-choose-scheme", "cnn-partition-kernel"  # steps of a network with partitioned kernels
+MAPPER = "mapper"  # of `partition`: the mapper compares whole and partitioned kernels
 ASSIGN = "nest-assign-mapping"
 NESTS = "cnn-to-nest"  # leaves layers that are not mapped
 STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
@@ -65,14 +66,15 @@ LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 class Settings:
     """The settings of a compilation.
 
-    - arch, arch_source: the array, and the name or file that passes read it from
-    - schedule: the file with the mappings of some layers, if any
-    - dataflow: the name of the other layers' dataflow
-    - objective: what the network is optimised for
-    - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
-    - parallel: whether layers run side by side, on cores; then the schedule has the cores, if there is one
-    - fps: frames a second that the cores are to do with the fewest PEs; None for as many as there can be
-    - partition: whose kernels are partitioned: NONE, AUTO for those that Algorithm 2 of C-Brain says, or labels
+    - arch: the array. Passes read it by its name or file, `arch_source`.
+    - schedule: a file with mappings of some layers, or with the cores.
+    - dataflow: of the layers that have no mapping there.
+    - objective: what the network is optimised for.
+    - groups: AUTO for the compiler's choice, NONE for none, or a schedule file.
+    - parallel: layers run side by side, on cores.
+    - fps: frames a second for which the cores have the fewest PEs. None asks for the most frames.
+    - partition: labels of the layers whose kernels are partitioned. NONE is for none, AUTO for those of C-Brain's
+      Algorithm 2, MAPPER for those that the mapper maps faster so.
     """
 
     arch: Arch
@@ -150,6 +152,9 @@ def _partition_steps(settings: Settings) -> tuple[Step, ...]:
         return ()
     if settings.partition == AUTO:
         return Step("cnn", CHOOSE_SCHEME, f"tin={settings.arch.pe.lanes}"), Step("cnn", PARTITION)
+    if settings.partition == MAPPER:
+        options = f"arch={_quoted(settings.arch_source)} mapper=true"
+        return Step("cnn", CHOOSE_SCHEME, options), Step("cnn", PARTITION)
     labels = ",".join(map(_quoted, settings.partition.split(",")))
     return (Step("cnn", PARTITION, f"layers={labels}"),)
 
@@ -157,7 +162,7 @@ def _partition_steps(settings: Settings) -> tuple[Step, ...]:
 def new_context() -> CompilerContext:
     """A context that knows all dialects."""
     ctx = CompilerContext()
-    for name, dialect in (Universe.get_multiverse().all_dialects | DIALECTS).items():
+    for name, dialect in known_dialects().items():
         ctx.register_dialect(name, dialect)
     return ctx
 
@@ -168,6 +173,12 @@ class StepFailed(Exception):
     def __init__(self, step: Step, error: Exception) -> None:
         super().__init__(f"step {step.name}: {type(error).__name__}: {error}")
         self.step, self.error = step, error
+
+
+@lru_cache(maxsize=256)  # a pass holds its options and nothing else
+def _pass_of(spec: str) -> PassPipeline:
+    """The pass of a step with its options."""
+    return PassPipeline.parse_spec(PASSES, spec)
 
 
 Observer = Callable[[Step, ModuleOp], None]
@@ -240,7 +251,7 @@ class Compilation:
         if step.name != CALIBRATE:
             # The reasons of a choice are for every user; what else passes note is for those who call them by hand.
             self.ctx.note = self._noted if step.name == CHOOSE_SCHEME else silent
-            PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
+            _pass_of(step.spec).apply(self.ctx, self.module)
             return
         from cnncc.driver.calibrate import calibrate
 
@@ -262,10 +273,16 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         module = read_onnx(path, ctx, refusals, batch)
         check_interface(path, module)
     refusals.raise_any(str(path))
-    if settings.parallel and settings.arch.cores.host:
-        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
+    mark_host_operators(module, settings)
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings, refusals.notes)
+
+
+def mark_host_operators(module: ModuleOp, settings: Settings) -> None:
+    """Note in an imported module the operators that the array file has on the host where layers run side by side."""
+    module.attributes.pop(HOST, None)
+    if settings.parallel and settings.arch.cores.host:
+        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
 
 
 def check_interface(path: Path, module: ModuleOp) -> None:

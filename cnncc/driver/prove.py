@@ -7,8 +7,9 @@ from pathlib import Path
 
 from cnncc.binary.container import from_bytes, load, to_bytes
 from cnncc.driver.build import binary_of
-from cnncc.driver.pipeline import Compilation, operand_bits
+from cnncc.driver.pipeline import Compilation, mark_host_operators, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.isa.codec import has_cores
 from cnncc.proof.claim import Claim
 from cnncc.util.progress import Progress, silent
 
@@ -29,10 +30,15 @@ def claim_of(compilation: Compilation) -> Claim:
 
 
 def claim_of_binary(binary: Path, model: Path, options: CompileOptions) -> Claim:
-    """The claim of a binary and a model, which is quantised for the binary's array. Raises Refusal."""
+    """The claim of a binary and a model. The binary has the array, and says whether layers run side by side on it.
+
+    Raises Refusal.
+    """
     loaded = load(binary)
     compilation = start_compilation(model, options)
     bits = operand_bits(options.precision, loaded.arch)
-    compilation.settings = replace(compilation.settings, arch=loaded.arch, operand_bits=bits)
+    parallel = has_cores(loaded.instructions)
+    compilation.settings = replace(compilation.settings, arch=loaded.arch, operand_bits=bits, parallel=parallel)
+    mark_host_operators(compilation.module, compilation.settings)
     compilation.run("cnn")
     return Claim(loaded, compilation.module, compilation.ctx.weights)

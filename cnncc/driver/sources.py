@@ -10,6 +10,7 @@ from typing import Any, cast
 from xdsl.dialects.builtin import IntegerAttr
 
 from cnncc.arch.model import load_arch
+from cnncc.dialects.nest import CoresOp
 from cnncc.driver.ir_files import dump_file, read_ir
 from cnncc.driver.pipeline import (
     ASSIGN,
@@ -47,7 +48,7 @@ class CompileOptions:
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
         groups      auto, none, or a schedule file with groups; None is what the schedule has, or auto
-        partition   layers whose kernels are partitioned: none, auto, or labels with commas between; None is none
+        partition   layers whose kernels are partitioned: none, auto, mapper, or labels with commas; None is none
         parallel    `layers` for layers side by side; None is what the schedule has
         fps         frames a second, for the fewest PEs then
     """
@@ -71,13 +72,13 @@ class CompileOptions:
         bits = operand_bits(self.precision, array)
         objective = objective_of(schedule, self.objective, self.slack)
         groups = groups_setting(self.groups, schedule)
-        parallel = self._parallel(schedule)
+        parallel = self.is_parallel(schedule)
         dataflow, partition = self.dataflow or AUTO, self.partition or NONE
         return Settings(
             array, self.arch, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
         )
 
-    def _parallel(self, schedule: str | None) -> bool:
+    def is_parallel(self, schedule: str | None) -> bool:
         """Whether layers run side by side. Raises Refusal for options that do not go with that."""
         cores = read_schedule(schedule).cores if schedule else ()
         if self.parallel is None and not cores:
@@ -101,6 +102,16 @@ def groups_setting(given: str | None, schedule: str | None) -> str:
     if given is not None and not read_schedule(given).groups:
         raise Refusal(f"--groups {given}: it has no table [[group]] (docs/schedule.md)")
     return given or (schedule if schedule and read_schedule(schedule).groups else AUTO)
+
+
+def check_in_turn(compilation: Compilation, what: str) -> None:
+    """Refuse layers side by side for what is of layers one after the other. Raises Refusal."""
+    if compilation.settings.parallel:
+        schedule = compilation.settings.schedule
+        of_cores = f"the tables [[core]] of {schedule}" if schedule else "--parallel layers"
+        raise Refusal(f"{what} is of layers one after the other: leave out {of_cores}")
+    if any(isinstance(op, CoresOp) for op in compilation.module.walk()):
+        raise Refusal(f"{what} is of layers one after the other: give the model, or IR from before {CORES}")
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:

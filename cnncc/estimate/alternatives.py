@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
+from cnncc.errors import Refusal
 from cnncc.estimate.cycle_breakdown import CycleBreakdown, cycle_breakdown, difference
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
@@ -15,8 +16,11 @@ from cnncc.mapper.prices import cost_of
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.dataflows import SCHEMES, TEXTS
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.written_mappings import written_mapping
 from cnncc.util.progress import Progress
 
 MOST_BUDGETS = 64  # times a layer's budget: how far a mapping is looked for, to say what it would take
@@ -69,7 +73,8 @@ class DataflowComparison:
 def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) -> DataflowComparison | None:
     """The chosen mapping of a layer beside the others; None for a layer that does not use PEs.
 
-    All are searched within the GLB budget that the chosen one was searched in.
+    All are searched within the GLB budget that the chosen one was searched in. Where a step of a PE adds up several
+    products, C-Brain's schemes stand with them, in the layer's whole budget.
     """
     layer, budget = network.layer(label), network.taken(label)
     shape, arch = layer_shape(layer), network.arch
@@ -80,6 +85,8 @@ def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) ->
     search_ahead([SearchTask(shape, arch, budget, name) for name in names], progress)
     runners_up = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)
     own = network.budget(label)
+    if shape.most_products(arch) > 1:
+        runners_up += tuple(_scheme(chosen, counts, arch, own, name) for name in SCHEMES)
     bounds = {
         name: CostBound(cost_of(shape, chosen.mapping, arch, own.residual, costs), least_cost(shape, arch, own, costs))
         for name, costs in (("dram_words", DRAM_WORDS), ("energy", arch.energy))
@@ -92,15 +99,30 @@ def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: Gl
     best = searched(chosen.shape, arch, budget, name)
     if best is None:
         return RunnerUp(name, _no_mapping(chosen.shape, arch, budget, name))
-    own = cycle_breakdown(replace(chosen, mapping=best.mapping), arch)
-    more = own.total - counts.total
-    mappings = best.mapping, chosen.mapping
-    costs = (cost_of(chosen.shape, each, arch, budget.residual, arch.energy) for each in mappings)
-    reason = difference(own, counts) if more > 0 else _dearer(more, *costs)
-    reason = CHOSEN if best.mapping == chosen.mapping else reason
-    return RunnerUp(
-        name, reason, text(best.mapping, chosen.shape.sizes), own.total, more, best.least, own.cycles
-    )  # fmt: skip
+    return _mapped(replace(chosen, mapping=best.mapping), chosen, counts, arch, name, best.least)
+
+
+def _scheme(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:
+    """A scheme of C-Brain: its text, completed."""
+    try:
+        written = Written(TEXTS[name].text(chosen.shape, arch))
+        own = replace(chosen, mapping=written_mapping(chosen.shape, arch, budget, written))
+    except Refusal as refusal:
+        return RunnerUp(name, str(refusal))
+    return _mapped(own, chosen, counts, arch, name)
+
+
+def _mapped(
+    own: LayerPlan, chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, name: str, least: int | None = None
+) -> RunnerUp:
+    """A mapping beside the chosen one. least: None for a single mapping, which takes what it takes."""
+    spent = cycle_breakdown(own, arch)
+    more = spent.total - counts.total
+    costs = (cost_of(own.shape, each.mapping, arch, own.residual, arch.energy) for each in (own, chosen))
+    reason = difference(spent, counts) if more > 0 else _dearer(more, *costs)
+    reason = CHOSEN if own.mapping == chosen.mapping else reason
+    least = spent.total if least is None else least
+    return RunnerUp(name, reason, text(own.mapping, own.shape.sizes), spent.total, more, least, spent.cycles)
 
 
 def _dearer(more: int, own: float, chosen: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
+from cnncc.errors import Refusal, one_line
 from cnncc.estimate.mapped_program import Program
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.stationary import name_of
@@ -16,10 +17,10 @@ FRAMES = 64  # of a run where nobody says how many: states recur within few fram
 CHANNELS = ("channel_in", "channel_out")
 
 
-def as_json(program: Program, frames: int, alone: Program | None = None) -> dict[str, Any]:
+def as_json(program: Program, frames: int, alone: Program | Refusal | None = None) -> dict[str, Any]:
     """The keys of `run --stats` of a run of so many frames; what cores and channels are; a frame in steady state.
 
-    alone: the same network on a single core.
+    alone: see `one_core_json`.
     """
     plan = program.cores
     assert plan is not None
@@ -60,12 +61,24 @@ def as_json(program: Program, frames: int, alone: Program | None = None) -> dict
         "channels": channels,
         "groups": groups,
         "steady": steady,
-        "hardware": {"cores": hardware_of(plan, program.arch), "one_core": hardware_of(None, program.arch)},
-        "one_core": _alone(alone) if alone else None,
+        **one_core_json(plan, program.arch, alone),
     }
 
 
-def _alone(program: Program) -> dict[str, Any]:
+def one_core_json(plan: CoresPlan, arch: Arch, alone: Program | Refusal | None) -> dict[str, Any]:
+    """The hardware of cores and of a single core, and what an image takes there.
+
+    alone: the same network on a single core, or why that cannot run it; None if it is not known.
+    """
+    hardware = {"cores": hardware_of(plan, arch), "one_core": hardware_of(None, arch)}
+    return {"hardware": hardware, "one_core": _alone(alone)}
+
+
+def _alone(program: Program | Refusal | None) -> dict[str, Any] | None:
+    if program is None:
+        return None
+    if isinstance(program, Refusal):
+        return {"refused": one_line(str(program))}
     counters = program.counters()
     return {"cycles": counters["cycles"]["total"], "macs": counters["macs"], "words": counters["words"]}
 
@@ -129,7 +142,8 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], layers)
     yield ""
     yield from _frames(estimate)
-    yield from _hardware(estimate)
+    yield ""
+    yield from one_core_text(estimate, arch.clock_mhz)
 
 
 def _core(number: int, label: str, place: Mapping[str, Any], core: Mapping[str, Any], frames: int) -> list[str]:
@@ -169,10 +183,10 @@ def _frames(estimate: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _hardware(estimate: Mapping[str, Any]) -> Iterator[str]:
-    hardware = estimate["hardware"]
+def one_core_text(compared: Mapping[str, Any], clock: int) -> Iterator[str]:
+    """What `one_core_json` says. clock: in MHz; 0 if it is not known."""
+    hardware = compared["hardware"]
     names = ("sequencers", "PEs", "output units", "words a cycle of loads")
-    yield ""
     yield from table(
         [Column("hardware", TEXT), *names],
         [
@@ -180,11 +194,15 @@ def _hardware(estimate: Mapping[str, Any]) -> Iterator[str]:
             for text, key in (("these cores", "cores"), ("a single core", "one_core"))
         ],
     )
-    if alone := estimate["one_core"]:
-        clock, cycles = estimate["clock_mhz"], alone["cycles"]
+    if (alone := compared["one_core"]) is None:
+        return
+    if "refused" in alone:
+        yield f"  a single core cannot run the network: {alone['refused']}"
+    else:
+        cycles = alone["cycles"]
         rate = f", {clock * 1e6 / cycles:,.1f} a second" if clock else ""
         words = alone["words"]
         yield (
-            f"a single core takes {cycles:,} cycles for an image{rate}, with {alone['macs']:,} MACs; it reads "
+            f"  a single core takes {cycles:,} cycles for an image{rate}, with {alone['macs']:,} MACs; it reads "
             f"{words['dram_read']:,} words of DRAM and {words['glb_read']:,} of the GLB"
         )

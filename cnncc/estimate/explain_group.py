@@ -8,7 +8,7 @@ from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Mapping as Nest
-from cnncc.dialects.nest import split_strip
+from cnncc.dialects.nest import is_of_strip, split_strip, strip_count
 from cnncc.driver.group_text import gain, nearest
 from cnncc.estimate.explain import busy_and_limit
 from cnncc.estimate.mapped_program import Program
@@ -28,7 +28,7 @@ def group_of(program: Program, label: str) -> GroupPlan | None:
     named = [
         (plan, name) for plan in program.groups().values() for name in (plan.label, *(o.label for o in plan.group))
     ]
-    exact = (plan for plan, name in named if name == label)
+    exact = (plan for plan, name in named if is_of_strip(name, label))
     return next(exact, next((plan for plan, name in named if split_strip(name)[0] == label), None))
 
 
@@ -36,11 +36,11 @@ def explain_group(program: Program, label: str) -> dict[str, Any]:
     """What `--json` has of it. A layer or a load in the group has the group's cycles; `member` names it."""
     plan = group_of(program, label)
     assert plan is not None
-    bodies = group_bodies(plan.group, [False] * len(plan.group))
+    bodies, names = group_bodies(plan.group, [False] * len(plan.group)), [own.label for own in plan.group]
     return {
         "group": plan.label,
-        "strips": len(_strips(program, plan.label)),
-        "member": next((own.label for own in plan.group if label in (own.label, split_strip(own.label)[0])), None),
+        "strips": sum(map(strip_count, _strips(program, plan.label))),
+        "member": next((name for name in names if is_of_strip(name, label) or split_strip(name)[0] == label), None),
         "steps": sum(body.steps for body in bodies),
         "bodies": len(bodies),
         "rings": {own.label: ring_words(own) for own in plan.group if own.keeps},
@@ -53,7 +53,7 @@ def explain_group(program: Program, label: str) -> dict[str, Any]:
 
 
 def _strips(program: Program, label: str) -> list[str]:
-    """The labels of the strips that a group is one of; none if it has all columns."""
+    """The labels of the groups of strips that a group is one of; none if it has all columns."""
     name, strip = split_strip(label)
     return [each for each in program.groups() if strip and split_strip(each)[0] == name]
 
@@ -85,7 +85,8 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
             f"{split_strip(label)[0]}: {explanation['strips']} strips of columns run one after the other; this is "
             f"{label}"
         )
-    yield f"{label}  group of {len(members)}, {steps:,} steps in {bodies} hardware loops for each image"
+    one = "strip" if strip_count(label) > 1 else "image"
+    yield f"{label}  group of {len(members)}, {steps:,} steps in {bodies} hardware loops for each {one}"
     for name, each in members.items():
         ring = f", ring of {each['keeps']} rows: {explanation['rings'][name]:,} words" if each["keeps"] else ""
         first = f", the first has {each['first']}" if each["first"] != each["rows"] else ""

@@ -106,11 +106,18 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     return Program(source.name, array, parts, network, report), compilation
 
 
-def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | None:
-    """The program of an ONNX file without layers side by side; None where options or IR say how these run."""
-    if source.suffix == ".mlir" or options.schedule:
+def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | Refusal | None:
+    """The program of an ONNX file with layers one after the other, or why there is none.
+
+    A schedule with cores has nothing else (`read_schedule`), so it is left out. IR gives None: its layers may be on
+    cores already.
+    """
+    if source.suffix == ".mlir":
         return None
-    return of_model(source, replace(options, parallel=None, fps=None), progress)[0]
+    try:
+        return of_model(source, replace(options, parallel=None, fps=None, schedule=None), progress)[0]
+    except Refusal as refusal:
+        return refusal
 
 
 def _cloned(

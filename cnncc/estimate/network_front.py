@@ -9,7 +9,7 @@ from typing import Any
 
 from cnncc.driver.pipeline import ASSIGN
 from cnncc.driver.program_parts import mapped_parts
-from cnncc.driver.sources import CompileOptions, start_before_programs
+from cnncc.driver.sources import CompileOptions, check_in_turn, start_before_programs
 from cnncc.errors import Refusal
 from cnncc.mapper.objective import Objective
 from cnncc.model.energy import energy
@@ -46,6 +46,7 @@ def network_front(source: Path, options: CompileOptions, progress: Progress) -> 
     Raises Refusal as `compile` does, and for layers that are mapped already.
     """
     compilation, todo = start_before_programs(source, options)
+    check_in_turn(compilation, "--front")
     if ASSIGN not in (names := [step.name for step in todo]):
         raise Refusal(f"{source}: its layers are mapped already: a front is of a model, or of IR before {ASSIGN}")
     for step in todo[: names.index(ASSIGN)]:

@@ -108,7 +108,7 @@ def _group(op: LayerOp) -> str:
     own = members[group.members().index(op)]
     rings = [f"{read.operand} in the ring of {members[read.producer].label}" for read in own.reads]
     rings += [f"output in a ring of {own.keeps} rows"] if own.keeps else []
-    return f"{group.label.data}: {stripes_of(own.rows)}, {', '.join(rings)}"
+    return f"{group.label.data}: {', '.join([stripes_of(own.rows), *rings])}"
 
 
 def analyse(

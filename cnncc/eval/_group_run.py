@@ -6,7 +6,7 @@ or a ring that is too small, is noticed where a row is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import value_key
-from cnncc.dialects.nest import DIMS, ColumnsOp, GroupOp, LayerOp, LoadOp, group_layers, image_shape
+from cnncc.dialects.nest import DIMS, ColumnsOp, GroupOp, JoinOp, LayerOp, LoadOp, group_layers, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer
 from cnncc.eval._layer_run import LayerRun
@@ -93,9 +93,22 @@ Sources = Mapping[SSAValue, Source]
 
 
 def columns(op: ColumnsOp, words: Ints) -> Ints:
-    """The columns that `op` takes of words [..., column]."""
-    first = op.first.value.data
-    return words[..., first : first + image_shape(op.result.type)[3]]
+    """The columns that `op` takes of words [image, channel, row, column]: of each image, or all strips of it."""
+    first, (images, *_, width) = op.first.value.data, image_shape(op.result.type)
+    count = images if op.apart else 1
+    strips = [words[..., first + at * op.apart :][..., :width] for at in range(count)]
+    return np.stack(strips, axis=1).reshape(-1, *strips[0].shape[1:])
+
+
+def joined(op: JoinOp, parts: Sequence[Ints]) -> Ints:
+    """The parts side by side, and the strips of each: [image, channel, row, column]."""
+    images, channels, rows, _ = image_shape(op.result.type)
+    wide = list[Ints]()
+    for value, words in zip(op.inputs, parts, strict=True):
+        count, width = image_shape(value.type)[0] // images, words.shape[3]
+        strips = words.reshape(-1, count, channels, rows, width).transpose(0, 2, 3, 1, 4)
+        wide.append(strips.reshape(-1, channels, rows, count * width))
+    return np.concatenate(wide, axis=3)
 
 
 class _Stripes:

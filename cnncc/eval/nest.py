@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -18,7 +17,7 @@ from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval._core_run import CoresRun, Order, first_ready
-from cnncc.eval._group_run import GroupRun, columns
+from cnncc.eval._group_run import GroupRun, columns, joined
 from cnncc.eval._lanes import Ints
 from cnncc.eval._layer_run import LayerRun as LayerRun
 from cnncc.frontend.export_onnx import main_function
@@ -61,7 +60,7 @@ def evaluate(
             case ColumnsOp():
                 results = [columns(op, operands[0])]
             case JoinOp():
-                results = [np.concatenate(operands, axis=3)]
+                results = [joined(op, operands)]
                 trace |= {key: results[0]} if (key := value_key(op)) else {}
             case ReshapeOp() | ConcatOp() | HostOp():
                 results, keyed = cnn.evaluate(_module(op.operands, op), store, operands, host)

@@ -17,7 +17,7 @@ from typing import Any
 import cnncc
 from cnncc.arch.model import Arch, arch_text, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, operand_bits
-from cnncc.driver.sources import CompileOptions, groups_setting, start_compilation
+from cnncc.driver.sources import CompileOptions, check_in_turn, groups_setting, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
@@ -73,6 +73,7 @@ def explore(
     Raises: Refusal; or the exception of a defect, after all other configurations were evaluated.
     """
     start = start_compilation(model, options)
+    check_in_turn(start, "explore")
     base, given = start.settings.arch, start.settings.objective
     objectives = [OBJECTIVE_OF[name] for name in measures if name in OBJECTIVE_OF] or [given.name]
     configs = configurations(vary, [given.name] if options.objective or given.name != "cycles" else objectives)

@@ -79,6 +79,11 @@ def _read(path: Path) -> tuple[ModelProto, bytes]:
         raise Refusal(
             f"{path}: is IR, not an ONNX model: give the model; cnncc compile --from runs IR on down to a binary"
         )
+    if path.suffix == ".cnb":
+        raise Refusal(
+            f"{path}: is a binary, not an ONNX model: give the model that it was compiled from; of binaries there are "
+            f"cnncc run, estimate, disasm and messages"
+        )
     try:
         encoded = read_bytes(path, SIZE_LIMIT_BYTES, "the limit is 2 GiB: use external data")
         model = ModelProto.FromString(encoded)

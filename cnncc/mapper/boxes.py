@@ -109,8 +109,9 @@ def _window_lanes(shape: LayerShape, arch: Arch, box: tuple[int, int, int], apar
 
 
 def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:
-    """Products over c at a time: such that all boxes divide into them."""
+    """Products over c at a time: such that all boxes divide into them, or the last one is a single step (LEGAL-6)."""
     if not shape.is_mac or shape.channelwise:
         return [1]
     rest = shape.sizes.c % q
-    return [lanes for lanes in range(1, min(arch.pe.lanes, q) + 1) if q % lanes == 0 and rest % lanes == 0]
+    divide = (lanes for lanes in range(1, min(arch.pe.lanes, q) + 1) if q % lanes == 0)
+    return [lanes for lanes in divide if rest % lanes == 0 or rest < lanes]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
@@ -71,7 +71,7 @@ class SearchTask:
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
         object.__setattr__(self, "shape", replace(self.shape, window=window))
-        object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
+        object.__setattr__(self, "arch", _searched_arch(self.arch))
 
     def search(self) -> Result | None:
         """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
@@ -121,16 +121,24 @@ class SearchTask:
         return best and replace(best, least=least)
 
     def _in(self, budget: GlbBudget) -> Result | None:
-        """The best in a budget: where a search finds nothing that fits, of each form by itself (BOUND-8)."""
+        """The best in a budget: of each form by itself where a search of all finds too little (BOUND-8)."""
         if least_words(self.shape, self.arch, budget) > budget.words:
             return None
         best = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort)
-        if best or self.dataflow:
+        if self.dataflow or (best and not self._mixes_forms(best)):
             return best
         names = dict.fromkeys(form.name for form in forms_of(self.shape))
         each = filter(None, (search(self.shape, self.arch, budget, name, effort=self.effort) for name in names))
+        if best:
+            return replace(min((best, *each), key=lambda result: result.cycles), least=best.least)
         best = next(each, None) if self.effort.first else min(each, key=lambda result: result.cycles, default=None)
         return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
+
+    def _mixes_forms(self, best: Result) -> bool:
+        """Whether a form's candidates may have used up the runs of others: with many lanes, if less may do."""
+        if self.effort.first or self.budget.streamed or self.shape.most_products(self.arch) < self.effort.form_lanes:
+            return False
+        return best.cycles > self.effort.form_gap * best.least
 
     def _has_everything(self) -> bool:
         """Whether all weights and parameters lie in the GLB, and nothing is streamed."""
@@ -141,6 +149,12 @@ class SearchTask:
 
     def _is_near(self, best: Result) -> bool:
         return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least
+
+
+@lru_cache(maxsize=64)  # each layer of a network asks for it
+def _searched_arch(arch: Arch) -> Arch:
+    """The array without what no result depends on."""
+    return replace(arch, name="", energy=Energy())
 
 
 _found = dict[SearchTask, Result | None]()

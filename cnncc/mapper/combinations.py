@@ -87,8 +87,8 @@ class _Bounds:
         if lanes:
             (*over, self.own_lanes), each_of = lanes, ((c, self.q), (r, self.taps), (self.s, cols))
             self.lanes = prod(over)
-            # What lanes take as a whole is one step, a smaller rest too; else they divide all parts.
-            by_c, by_r, by_s = (np.where(by == size, loop.trips, loop.held / by)
+            # What lanes take as a whole is one step, a smaller rest too; else they divide all parts but such a rest.
+            by_c, by_r, by_s = (np.where(by == size, loop.trips, np.ceil(loop.held / by))
                                 for by, (loop, size) in zip(over, each_of, strict=True))  # fmt: skip
             self.terms = by_c * by_r * by_s
         # A window of a box, but the first, has at least so many columns of its own: the stride, or all of few taps.

@@ -13,7 +13,7 @@ from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts, PerPlan
 from cnncc.mapper.blocks import Blocks, Weights
 from cnncc.mapper.combinations import tables
-from cnncc.mapper.space import BOX_DIMS, COL_DIMS, ROW_DIMS, Form, Numbers
+from cnncc.mapper.space import BOX_DIMS, COL_DIMS, ROW_DIMS, Form, Numbers, shared
 from cnncc.model.energy import energy
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import operand_traffic
@@ -32,8 +32,9 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     Loads count as `_Bounds.loads` has them (`combinations.py`), in words:
 
         weights    all of them · (trips over h, w; 1 for ws): GLB, bus, and each PE of h and w
-        ifmap      words of a PE · PEs that share no word: GLB and bus; words of a PE · PEs: register files
+        ifmap      words of a PE · PEs that share no word: GLB and bus, or a link; words of a PE · PEs: register files
         sums       a psum for each step, for each lane that has its own; one for each PE that adds up, for each commit
+        params     those of a macro-instruction's channels, for each macro-instruction over h and w: GLB
 
     cut: blocks may have any size.
     """
@@ -58,20 +59,41 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     fewest_taps = sizes.s - (trips["s"] - 1) * boxes[:, BOX_DIMS.index("s")]
     fresh = trips["s"] * (np.minimum(stride[1], fewest_taps) if dilation[1] == 1 else 1)
     windows = fresh * (held["w"] - trips["w"]) + sizes.s * trips["w"]
-    of_pe = float(sizes.n * (sizes.k // shape.tiled_together)) * again * lines * windows
+    lines = lines * float(sizes.n * (sizes.k // shape.tiled_together)) * again
+    passed = lines * _passed_columns(numbers, form, boxes, pes["w"], trips)
+    of_pe = lines * windows
     diagonal = (pes["r"] > 1) & (stride[0] == dilation[0])
     places = np.where(diagonal, pes["h"] + pes["r"] - 1, pes["h"] * pes["r"]) * pes["c"] * pes["w"]
     places = places * pes["k"] if own else places
-    is_passed = arch.links.n2n and not own and dilation[1] == 1 and stride[1] < sizes.s
-    share = np.where((pes["w"] > 1) & (lanes == 1), stride[1] / sizes.s, 1.0) if is_passed else 1.0
-    cost = cost + of_pe * places * share * (costs.glb_read + costs.bus)
-    cost = cost + of_pe * prod(pes.values(), start=one) * costs.ifmap_write
+    cost = cost + (of_pe - passed) * places * (costs.glb_read + costs.bus)
+    cost = cost + prod(pes.values(), start=one) * (of_pe * costs.ifmap_write + passed * costs.n2n)
     summed, results = pes["c"] * pes["r"], float(shape.results)
-    is_cut = {"os": False, "ws": (trips["h"] * trips["w"] > 1) | cut, "is": trips["k"] > 1}[form.name]
-    commits = np.where(is_cut, trips["c"] * trips["r"] * trips["s"], 1) * results
+    over_pixels, by_c = trips["h"] * trips["w"] > 1, (trips["k"] > 1) & form.order.startswith("c")
+    is_cut = {"os": False, "ws": over_pixels | cut, "is": trips["k"] > 1}[form.name]
+    times = np.where(is_cut, trips["c"] * trips["r"] * trips["s"], np.where(by_c, trips["c"], 1))
+    commits = times * results
     cost = cost + steps / lanes * (costs.psum_read + costs.psum_write)
     cost = cost + commits * (summed * costs.psum_read + (summed - 1) * costs.south)
-    return cost + arch.words_per_sum * (commits - results) * (costs.glb_read + costs.glb_write)
+    cost = cost + arch.words_per_sum * (commits - results) * (costs.glb_read + costs.glb_write)
+    places = sizes.h * sizes.w * trips["k"] if shape.per_position else sizes.k * trips["h"] * trips["w"]
+    params = float(shape.params * arch.words_per_param * sizes.n) * places
+    return cost + params * costs.glb_read + results * costs.glb_write
+
+
+def _passed_columns(numbers: Numbers, form: Form, boxes: Counts, pes: Counts, trips: dict[str, Amounts]) -> Amounts:
+    """Columns of the image that a PE gets from its east neighbour (`passes_columns`), in the mean of a row of PEs.
+
+    The last PE of a row has no such neighbour. pes: those of a row, over w.
+    """
+    shape, pe = numbers.shape, numbers.arch.pe
+    if not numbers.arch.links.n2n or shape.channelwise or shape.window.dilation[1] > 1:
+        return np.zeros(len(pes))
+    ends = (trips["k"] == 1) | form.order.endswith("I")
+    beside = (trips["w"] == 1) | (not shared(form, "w"))
+    in_halves = (boxes[:, BOX_DIMS.index("w")] == 1) | (not pe.pong_words)
+    passes = ends & beside & in_halves & (boxes[:, 6:9].prod(axis=1) == 1)
+    overlap = np.maximum(0, boxes[:, BOX_DIMS.index("s")] - shape.window.stride[1])
+    return passes * overlap * trips["w"] * trips["s"] * (pes - 1) / pes
 
 
 def dram_energy(shape: LayerShape, streamed: Set[str], fetched: Words, costs: Energy) -> Words:

@@ -80,8 +80,20 @@ def core_schedule(plan: GroupPlan, arch: Arch, ends: ChannelEnds, notes: Channel
     return CoreSchedule(tuple(walk.heads()), loop, any(walk.waits))
 
 
+def core_alone(plan: GroupPlan, arch: Arch) -> tuple[Node, ...]:
+    """The program of a group on a core as if it had no channels: images lie in the GLB, and there is space for results.
+
+    Its transfers come first, by a DMA of its own.
+    """
+    walk = _GroupWalk(plan, arch, Semaphore.FULL, on_core=True)
+    return (*walk.nodes(), Wait((LOAD, ARRAY, COMMIT)))
+
+
 class _GroupWalk:
-    """One group; the fields are fixed at the start. ends, notes: of the channels of a core."""
+    """One group; the fields are fixed at the start.
+
+    on_core: whether it runs on a core. ends, notes: of the channels there, if it has some.
+    """
 
     def __init__(
         self,
@@ -90,10 +102,11 @@ class _GroupWalk:
         full: Semaphore,
         ends: ChannelEnds | None = None,
         notes: ChannelNotes | None = None,
+        on_core: bool = False,
     ) -> None:
         self.group, self.order = plan.group, first_runs(plan.group)
         self.depth, self.images = plan.group[0].depth, plan.group[0].sizes.n
-        self.waits = waits_for_weights(plan.group) if ends is None else waits_on_core(plan.group)
+        self.waits = waits_on_core(plan.group) if on_core or ends is not None else waits_for_weights(plan.group)
         self.arch, self.walks = arch, dict[int, ScheduleWalk]()
         for number, ((_, layer), waits) in enumerate(zip(plan.plans, self.waits, strict=True)):
             if layer is not None:

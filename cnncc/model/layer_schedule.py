@@ -53,11 +53,11 @@ PREFETCHED = frozenset({"weight", "params"})  # the operands that may be prefetc
 class LayerPlan:
     """A layer and its mapping.
 
-    - prefetched: the prefetched operands, whose first transfers are in the layer before.
-    - apart: whether an operand has several images with gaps between, as parts of larger ones.
-    - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
-    - rings: the operands that lie in rings of the layer's group.
-    - first: rows of the first stripe in a group, where they are fewer than those of others.
+    - prefetched: operands. Their first transfers are in the layer before.
+    - apart: an operand is a part of a larger one. Its images have gaps between them.
+    - drains: the layer waits for its results to be in DRAM (`program_schedule._drains`).
+    - rings: operands. They lie in rings of the layer's group.
+    - first: rows of the first stripe in a group. 0 stands for as many as others have.
     """
 
     label: str

@@ -33,10 +33,10 @@ Read = Callable[[ProgramRun], Ints]  # a tensor's words, [draw * batch, …]
 class ProofPart:
     """A part of a program: a layer, an output, or the operands of a host segment.
 
-    - value: what it computes, by its name in the network
-    - results: the number of results that were compared; 0 where they stand nowhere as a whole: others read them
-    - degree: the network's
-    - wrong: what is wrong; empty if nothing is. None: it was not reached
+    - value: its name in the network.
+    - results: how many were compared. 0: they stand nowhere as a whole, and later parts read them.
+    - degree: of the network's polynomials.
+    - wrong: what is wrong, empty if nothing is. None: the comparison ended before.
     """
 
     name: str

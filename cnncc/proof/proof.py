@@ -37,11 +37,12 @@ MOST_DRAWS = 1_000
 class Proof:
     """What is proven of a binary.
 
-    - differences: of its words, scales and host segments
-    - parts: in the order of the program
-    - races: of accesses to the GLB; steps: the number of instructions that were checked, as often as they run
-    - degree: the greatest of all polynomials of the network and the program; draws: the number of draws
-    - frames: of a run, in a program over frames; 1 otherwise
+    - differences: of its words, scales and host segments.
+    - parts: in the order of the program.
+    - races: of accesses to the GLB. `steps` instructions were checked, each as often as it runs.
+    - degree: the greatest of all polynomials, of the network and of the program.
+    - draws: how many there were.
+    - frames: of a run of a program over frames, else 1.
     """
 
     differences: Sequence[str]

@@ -74,7 +74,7 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int 
     if stages:
         return stage_block(shape, mapping.loops, stages[0]).words
     rows, cols = shape.sizes.k * shape.sizes.h, max(pitch, shape.sizes.w)
-    return (shape.sizes.n - 1) * max(image, rows * cols) + (rows - 1) * cols + shape.sizes.w
+    return (shape.sizes.n - 1) * (image or rows * cols) + (rows - 1) * cols + shape.sizes.w
 
 
 def has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:

@@ -88,13 +88,15 @@ def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
 class PartOf(NamedTuple):
     """A value that is written into another one, from word `offset` of an image on.
 
-    plane, pitch: words between its channels and its rows, where it is columns of the whole; 0 otherwise.
+    plane, pitch: words between its channels and its rows, where it is columns of the whole; 0 otherwise. image: words
+    between its images, where these are strips of one image of the whole; 0 otherwise.
     """
 
     whole: SSAValue
     offset: int
     plane: int = 0
     pitch: int = 0
+    image: int = 0
 
 
 def parts(block: Block) -> dict[SSAValue, PartOf]:
@@ -103,10 +105,11 @@ def parts(block: Block) -> dict[SSAValue, PartOf]:
     for op in block.ops:
         at = 0
         for operand in op.operands if isinstance(op, ConcatOp | JoinOp) else ():
-            _, _, rows, cols = image_shape(op.results[0].type)
+            images, _, rows, cols = image_shape(op.results[0].type)
             if isinstance(op, JoinOp):
-                parts[operand] = PartOf(op.result, at, rows * cols, cols)
-                at += image_shape(operand.type)[3]
+                count, *_, own = image_shape(operand.type)
+                parts[operand] = PartOf(op.result, at, rows * cols, cols, own if count > images else 0)
+                at += count // images * own
             else:
                 parts[source(operand)] = PartOf(op.results[0], at)
                 at += prod(shape(operand.type)[1:])
@@ -137,7 +140,7 @@ class ArrayTensors:
 
     def lies_in(self, memory: A.Memory, value: SSAValue) -> bool:
         """Whether a value, or what it is columns of, has a tensor in a memory."""
-        return (memory, source(columns_of(value)[0])) in self.places
+        return (memory, source(columns_of(value).whole)) in self.places
 
     def tensor(self, memory: A.Memory, value: SSAValue) -> str:
         """The name of a value's tensor."""
@@ -145,11 +148,12 @@ class ArrayTensors:
 
     def home(self, memory: A.Memory, value: SSAValue) -> Home:
         """A value's tensor, as the layer sees it that has the value under its type."""
-        whole, first = columns_of(value)
+        whole, first, apart = columns_of(value)
         tensor = self.declared[self.tensor(memory, whole)]
         _, channels, rows, cols = image_shape(whole.type)
         image, plane = tensor.image or channels * rows * cols, tensor.plane or rows * cols
-        return self.columns(Home(tensor.name, image, plane, tensor.pitch or cols), first)
+        home = self.columns(Home(tensor.name, image, plane, tensor.pitch or cols), first)
+        return replace(home, image=apart) if apart else home
 
     def columns(self, home: Home, first: int) -> Home:
         """Where the columns from `first` on of what lies at `home` begin."""
@@ -177,10 +181,10 @@ class ArrayTensors:
 
     def in_frames(self, value: SSAValue) -> str:
         """The tensor of a value in the record of a frame. Raises Refusal where it is none of its own."""
-        name = self.places.get(("dram", source(columns_of(value)[0])), "")
+        name = self.places.get(("dram", source(columns_of(value).whole)), "")
         if not name or self.declared[name].memory != "dram":
             raise Refusal("what the first core reads, and the last one computes, are integers in DRAM")
-        if self.declared[name].part_of or columns_of(value)[1]:
+        if self.declared[name].part_of or columns_of(value).first:
             raise Refusal(f"{name} is part of another tensor: the first core reads, and the last one computes, a whole")
         return name
 
@@ -197,7 +201,7 @@ class ArrayTensors:
                 owner = part.whole.owner
                 assert isinstance(owner, ConcatOp | JoinOp)
                 whole = self.place(memory, part.whole, owner.label.data if owner.label else "joined")
-                image = self.declared[whole].image or prod(shape(part.whole.type)[1:])
+                image = part.image or self.declared[whole].image or prod(shape(part.whole.type)[1:])
                 places = {"offset": part.offset, "image": image, "plane": part.plane, "pitch": part.pitch}
                 tensor = replace(tensor, part_of=whole, **places)
             self.places[memory, value] = self.declare(tensor)

@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir import Region as IrRegion
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._channels import BUFFERS, channel_problem, regions_problem
+from cnncc.dialects._channels import channel_problem, regions_problem
 from cnncc.dialects._liveness import Chain, liveness_problem
 from cnncc.dialects.nest import (
     Channel,
@@ -25,6 +25,7 @@ from cnncc.dialects.nest import (
     image_shape,
     reads_of_values,
 )
+from cnncc.model.core_steps import buffers
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
 from cnncc.passes._scheduling.nest_layers import label_of
@@ -115,7 +116,7 @@ class CoreChain:
                 words.setdefault((reader, writer), {})[what] = size
 
         first, last = self.cores[0].group.layers[0].ifmap, self.cores[-1].group.layers[-1].result
-        add(engines[0][0], DMA, "images", BUFFERS * _words(first))
+        add(engines[0][0], DMA, "images", buffers(self.lag) * _words(first))
         for core, (load, commit) in zip(self.cores, engines, strict=True):
             group = core.group
             for layer, plan, sizes in zip(group.layers, group.plans, group.buffers(arch), strict=True):
@@ -128,7 +129,7 @@ class CoreChain:
             sizes = channel.producer.sizes
             words_of_ring = channel.ring * sizes.w * sizes.k
             add(engines[number + 1][0], engines[number][1], f"{channel.label} channel", words_of_ring)
-        add(DMA, engines[-1][1], "results", BUFFERS * _words(last))
+        add(DMA, engines[-1][1], "results", buffers(self.lag) * _words(last))
         return words
 
     def _banks_problem(self, arch: Arch) -> str | None:

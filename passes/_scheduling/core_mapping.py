@@ -22,10 +22,10 @@ from cnncc.dialects.nest import LayerOp, Mapping, Region, mapping_of, mapping_pr
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
 from cnncc.model.core_steps import over_frames
-from cnncc.model.group_schedule import group_plan
-from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.group_schedule import core_alone, group_plan
+from cnncc.model.layer_schedule import LayerPlan, machine
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.model.program_schedule import program_cycles
+from cnncc.model.timeline import Timeline, idle_state
 from cnncc.passes._scheduling.array_fit import file_problems, space_problems
 from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, with_rings
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
@@ -146,7 +146,7 @@ class _CoreChoice:
             group = replace(group, plans=tuple(with_least_rings(plans, list(map(rows_apart, self.layers)))))
             if problem := group_problem(group.plans):
                 raise Refusal(f"{problem}: leave out delays for the least")
-        group.check()
+        group.check_on_core()
         return CoreLayers(group, self._cycles(group, 3) - self._cycles(group, 2))
 
     def _cycles(self, group: LayerGroup, frames: int) -> int:
@@ -156,4 +156,6 @@ class _CoreChoice:
             LayerPlan(plan.label, replace(layer_shape(layer), sizes=plan.sizes), plan.mapping, bool(layer.residual))
             for layer, plan in zip(group.layers, plans, strict=True)
         ]
-        return program_cycles([group_plan(group.label, layers, plans)], self.own)[0].total
+        nodes = core_alone(group_plan(group.label, layers, plans), self.own)
+        hardware = machine(self.own)
+        return Timeline(hardware, nodes).run(idle_state(hardware)).elapsed

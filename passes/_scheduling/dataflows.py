@@ -78,6 +78,7 @@ TEXTS = {
         "> {w'' > c'' > s''||@lanes > r''||@lanes}",
     ),
 }
+SCHEMES = tuple(name for name in TEXTS if name.startswith(("inter", "intra")))  # of C-Brain
 DATAFLOWS = (*SEARCHED, *TEXTS)
 
 

@@ -30,7 +30,7 @@ from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.strip_groups import alike, in_strips
-from cnncc.passes._scheduling.stripes import buffers_of, stripe_shape, striped
+from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_shape, striped
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
@@ -142,7 +142,7 @@ class GroupSearch:
         last, number, outputs = run[-1], self.network.number, self.candidates.schedule.outputs
         return (
             number[last] - number[run[0]] == len(run) - 1
-            and last.kind.data in KINDS
+            and kind_in_group(last) in KINDS
             and not last.steps.data.per_position
             and self.candidates.is_searched(last)
             and not any(outputs.get(label(layer) or "") == schedule_file.STREAMED for layer in run[:-1])
@@ -203,7 +203,7 @@ class GroupSearch:
     def _strip_forms(self, first: int, last: int) -> Iterator[GroupForm]:
         """The lowest stripes in the widest strips that fit: these compute the fewest columns twice.
 
-        Strips come as long as they may save words: each one brings all weights and params anew.
+        Strips come as long as they may save words: each group of them brings all weights and params anew.
         """
         layers, rows = self.network.layers[first : last + 1], [*self.heights(first, last)][-1:]
         if not rows or any(len(shape(layer.result.type)) < 4 for layer in layers):
@@ -213,14 +213,15 @@ class GroupSearch:
         bare, room = self.bare(form), self.arch.glb.words - weights
         room -= self.words_beside(bare)
         least = -(-sum(bare.words(self.arch).values()) // room) if room > 0 else width + 1
-        most = min(width, int(self._words_one_by_one(layers)) // max(1, weights))
-        for count in range(max(2, least), most + 1):
+        moved = self._words_one_by_one(layers)
+        for count in range(max(2, least), width + 1 if 2 * weights <= moved else 0):
             columns = -(-width // count)
             equal = width % columns == 0
             if (kept and not equal) or -(-width // columns) < count:
                 continue
             with suppress(Refusal):
-                if sum(in_strips(bare, columns).words(self.arch).values()) <= room:
+                strips = in_strips(bare, columns)
+                if len(strips.parts) * weights <= moved and sum(strips.words(self.arch).values()) <= room:
                     kept.append(form._replace(columns=columns))
             if len(kept) == MOST_WIDTHS or (kept and equal):
                 break

@@ -28,6 +28,7 @@ from cnncc.dialects.nest import (
 from cnncc.errors import Refusal, one_line
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.prices import cost_of
+from cnncc.model.core_steps import waits_on_core
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.group_steps import check_stages, group_bodies
 from cnncc.model.layer_schedule import LayerPlan
@@ -131,7 +132,9 @@ class LayerGroup:
         for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True):
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
-                sums = partial_sums(shape, plan.mapping, ring=plan.keeps, pitch=_whole_columns(layer))
+                images, pitch = _whole(layer)
+                image = shape.sizes.w if shape.sizes.n > images else 0  # images that are strips lie side by side
+                sums = partial_sums(shape, plan.mapping, image, plan.keeps, pitch)
                 sizes["sums"] = arch.words_per_sum * sums
             result.append(sizes)
         return result
@@ -171,18 +174,26 @@ class LayerGroup:
 
     def check(self) -> None:
         """Raises Refusal where the array has no program for the group."""
+        residuals = [layer.residual is not None for layer in self.layers]
+        for plans in {part.plans[0].sizes.n: part.plans for part in self.parts}.values():  # columns change no rule
+            if problem := group_problem(plans):
+                raise Refusal(problem)
+            check_stages(plans, [False] * len(self.loads) + residuals)
+            group_bodies(plans, [False] * len(plans))
+
+    def check_on_core(self) -> None:
+        """Raises Refusal where a core has no program for the group."""
         if problem := group_problem(self.plans):
             raise Refusal(problem)
-        residuals = [layer.residual is not None for layer in self.layers]
-        check_stages(self.plans, [False] * len(self.loads) + residuals)
-        group_bodies(self.plans, [False] * len(self.plans))
+        waits_on_core(self.plans)
 
 
-def _whole_columns(layer: LayerOp) -> int:
-    """Columns of the value that holds what a layer computes: a strip writes its columns into a whole result."""
+def _whole(layer: LayerOp) -> tuple[int, int]:
+    """Images and columns of the value that holds what a layer computes: a strip writes into a whole result."""
     joins = (use.operation for use in layer.result.uses if isinstance(use.operation, JoinOp))
     joined = next(joins, None)
-    return image_shape((joined.result if joined else layer.result).type)[3]
+    images, *_, columns = image_shape((joined.result if joined else layer.result).type)
+    return images, columns
 
 
 def ring_words(plan: GroupLayer) -> int:

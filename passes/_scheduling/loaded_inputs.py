@@ -23,7 +23,8 @@ def loaded_values(
     - others: the layers of all strips of the group, if it has several
     """
     results = {layer.result for layer in layers}
-    operands = [value for layer in layers for value in layer.operands if columns_of(value, results)[0] not in results]
+    every = [value for layer in layers for value in layer.operands]
+    operands = [value for value in every if columns_of(value, results).whole not in results]
     inputs = dict.fromkeys(map(_widest, operands))
     saved = {value: _rows_of_blocks(value, layers, rows) - rows_read(value, layers) for value in inputs}
     good = [
@@ -73,7 +74,7 @@ def _is_for_these(
     value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping], others: Collection[LayerOp]
 ) -> bool:
     """Whether the value is an input of the network that a group alone reads; never in nests without stages."""
-    whole, _ = columns_of(value)
+    whole = columns_of(value).whole
     of_user = isinstance(whole, BlockArgument) and all(use.operation in others for use in uses(whole))
     return of_user and any(nests[layer].stages for layer, _ in _readers(value, layers))
 

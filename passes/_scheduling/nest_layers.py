@@ -12,12 +12,14 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import note
 from cnncc.dialects._groups import group_problem
+from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Malformed
 from cnncc.dialects.nest import (
     DIMS,
     GroupOp,
     LayerOp,
     Mapping,
+    Sizes,
     build_nest,
     group_layers,
     image_shape,
@@ -129,17 +131,28 @@ def goal_of(layer: LayerOp) -> Mapping | None:
 
 def rows_apart(layer: LayerOp) -> int:
     """The distance in rows between rows that windows touch: more than 1 where a kernel of one row skips some."""
-    window = layer.window.data
+    return _rows_apart(layer.sizes.data, layer.window.data)
+
+
+def _rows_apart(sizes: Sizes, window: Window) -> int:
     above, _, below, _ = window.pad
-    return window.stride[0] if layer.sizes.data.r == 1 and not above and not below else 1
+    return window.stride[0] if sizes.r == 1 and not above and not below else 1
 
 
 def layer_shape(layer: LayerOp) -> LayerShape:
-    """What the layer is to those who map it. Of the image it has no rows and columns that no window touches."""
+    """What the layer is to those who map it."""
     _, _, *image = image_shape(layer.ifmap.type)
-    steps, sizes, window = layer.steps.data, layer.sizes.data, layer.window.data
+    steps, sizes = layer.steps.data, layer.sizes.data
     params = bool(steps.bias) + bool(steps.scale)
-    window = replace(window, stride=(window.stride[0] // rows_apart(layer), window.stride[1]))
+    of = (layer.kind.data, sizes, layer.window.data, params)
+    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position))
+
+
+def touched(shape: LayerShape) -> LayerShape:
+    """A layer whose image has no rows and columns that no window touches."""
+    sizes, apart = shape.sizes, _rows_apart(shape.sizes, shape.window)
+    window = replace(shape.window, stride=(shape.window.stride[0] // apart, shape.window.stride[1]))
+    image = shape.ih, shape.iw
     sides = zip((sizes.h, sizes.w), (sizes.r, sizes.s), window.stride, window.dilation, window.pad, image, strict=False)
-    ih, iw = (max(1, min(reach(n, taps, by, apart) - pad, size)) for n, taps, by, apart, pad, size in sides)
-    return LayerShape(layer.kind.data, sizes, window, params, ih, iw, steps.shuffle, steps.per_position)
+    ih, iw = (max(1, min(reach(n, taps, by, over) - pad, size)) for n, taps, by, over, pad, size in sides)
+    return replace(shape, window=window, ih=ih, iw=iw)

@@ -6,20 +6,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.nest import image_shape, strip_name
-from cnncc.passes._scheduling.column_strips import Columns, columns_needed, narrowed, strip_shape, strips
+from cnncc.passes._scheduling.column_strips import (
+    Columns,
+    StripRun,
+    may_roll,
+    narrowed,
+    strip_runs,
+    strip_shape,
+    strip_sizes,
+)
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 
 
 def in_strips(group: LayerGroup, columns: int) -> LayerGroup:
     """The group in strips of so many columns of the last result. Raises Refusal."""
-    width = image_shape(group.layers[-1].result.type)[3]
-    parts = (_strip(group, number, own) for number, own in enumerate(strips(width, columns)))
-    return replace(group, strips=tuple(parts))
+    streamed = {layer: mapping.stages_in("glb") for layer, mapping in group.mappings.items()}
+    runs = strip_runs(group.layers, columns, may_roll(group.layers, streamed))
+    return replace(group, strips=tuple(_strips(group, run) for run in runs))
 
 
 def alike(group: LayerGroup) -> Iterator[tuple[LayerGroup, int]]:
@@ -29,31 +37,32 @@ def alike(group: LayerGroup) -> Iterator[tuple[LayerGroup, int]]:
     return ((first[size], count) for size, count in sizes.items())
 
 
-def _strip(group: LayerGroup, number: int, own: Columns) -> LayerGroup:
-    """One strip. Its rows, delays and rings are those of all columns."""
-    needed, loads = columns_needed(group.layers, number, own), len(group.loaded)
-    names = [_name_of_load(plan.label, number) for plan in group.loads]
-    names += [strip_name(plan.label, number) for plan in group.of_layers]
+def _strips(group: LayerGroup, run: StripRun) -> LayerGroup:
+    """The group of strips that are alike. Its rows, delays and rings are those of all columns."""
+
+    def named(name: str) -> str:
+        return strip_name(name, run.number, run.length)
+
+    names = [_name_of_load(plan.label, named) for plan in group.loads] + [named(plan.label) for plan in group.of_layers]
     values = [*group.loaded, *(layer.result for layer in group.layers)]
     plans = [
-        _narrow(replace(plan, label=name), needed[value])
+        _narrow(replace(plan, label=name), run.needed[value], run.length)
         for plan, name, value in zip(group.plans, names, values, strict=True)
     ]
     shapes = [
-        strip_shape(shape, needed[layer.result], image_shape(layer.ifmap.type)[3])
+        strip_shape(shape, run.needed[layer.result], image_shape(layer.ifmap.type)[3], run.length)
         for layer, shape in zip(group.layers, group.shapes, strict=True)
     ]
-    assert len(plans) == loads + len(shapes)
-    return replace(group, label=strip_name(group.label, number), shapes=tuple(shapes), plans=tuple(plans))
+    return replace(group, label=named(group.label), shapes=tuple(shapes), plans=tuple(plans))
 
 
-def _narrow(plan: GroupLayer, own: Columns) -> GroupLayer:
+def _narrow(plan: GroupLayer, own: Columns, count: int) -> GroupLayer:
     """A layer or a load on some columns."""
-    columns = own.end - own.first
-    return replace(plan, sizes=replace(plan.sizes, w=columns), mapping=narrowed(plan.mapping, columns))
+    sizes, columns = strip_sizes(plan.sizes, own, count), own.end - own.first
+    return replace(plan, sizes=sizes, mapping=narrowed(plan.mapping, columns, count))
 
 
-def _name_of_load(label: str, number: int) -> str:
+def _name_of_load(label: str, named: Callable[[str], str]) -> str:
     """As `load_label` names what the layer of a strip reads: `conv1.ifmap` -> `conv1@0.ifmap`."""
     layer, _, operand = label.rpartition(".")
-    return f"{strip_name(layer, number)}.{operand}"
+    return f"{named(layer)}.{operand}"

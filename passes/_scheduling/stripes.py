@@ -106,9 +106,10 @@ def striped(
     streamed: operands that come through the GLB stripe by stripe. single: see `buffers_of`.
 
     A nest that has this form keeps its loops. One without stages gets a loop over stripes around it. Any other is
-    replaced by the best mapping of a stripe on `arch`, as is that of any elementwise layer.
+    replaced by the best mapping of a stripe on `arch`, as is that of an elementwise layer that loads nothing.
     """
-    sizes, elementwise = layer.sizes.data, layer.kind.data == "copy"
+    sizes = layer.sizes.data
+    elementwise = layer.kind.data == "copy" and not any(stage.memory == "rf" for stage in mapping.stages)
     around = (*((Loop("n"),) if sizes.n > 1 else ()), Loop("h", rows))
     if is_striped(mapping, sizes.n, rows) and not (elementwise and arch):
         loops, stages, depth = mapping.loops, mapping.stages, 0

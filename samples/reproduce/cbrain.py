@@ -4,27 +4,28 @@ Data-level Parallelization" (Song et al., DAC 2016).
 One line for each figure that the paper states, and what the formulas of `cnncc.cbrain` give, with the assumption behind
 it. The paper states results, and hardly a formula: most lines depend on an assumption. docs/cbrain.md explains them.
 
-The layers are those of the networks of `samples/models.py`, read from their graphs alone, without weights. The first
-layers are also compiled and run, in two schemes.
+The layers are those of the networks of `samples/models.py`, read from their graphs alone, without weights. Networks, or
+their first layers, are also compiled for the paper's array and run: the column of programs.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from fractions import Fraction
+from functools import partial
 from itertools import chain, product
 from math import prod
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
-from cbrain_programs import ProgramCycles, program_cycles
-from onnx import helper
+from cbrain_networks import LATE_NIN, SOURCES, VARIANTS, alone, layers_of, network_of, write_sample
+from cbrain_programs import Mapped, Program, Task, mapped, program, same
 
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.kernel_partition import partition, window_ranges
@@ -44,15 +45,20 @@ from cnncc.cbrain.schemes import (
     unroll_factor,
     unrolled_load_cycles,
 )
-from cnncc.dialects._layers import Window
 from cnncc.errors import Refusal
 from cnncc.util.convention import CORRECTED, PAPER
 from cnncc.util.terminal import TEXT, Column, fitted, table
 from cnncc.weights import Array
 
+if TYPE_CHECKING:
+    from networks.seeded import Network
+
 SMALL = CBrain(16, 16)
 WIDTHS = (SMALL, CBrain(32, 32))
-FIG_7 = (Scheme.INTER, Scheme.PARTITION)
+ZHANG = CBrain(7, 64)
+FIRST, ALL, ONNX = "conv1", "all", "onnx"  # what is compiled of a network
+MEANS = (28.04, 27.96)  # of Table 5
+SPLIT_FROM = 0.03  # of a difference between formulas and program
 WEIGHT_RATE = 16  # words a cycle
 WEIGHTS_FIRST = f"weights come before use, {WEIGHT_RATE} words a cycle"
 COUNTING = Counting()
@@ -61,11 +67,15 @@ COUNTING = Counting()
 Layers = Sequence[Convolution]
 Networks = Mapping[str, Layers]
 Value = int | float | str
+Say = Callable[[str], None]  # is told of each program that is done
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper, and what the formulas give. note: the assumption, or why they differ."""
+    """A figure of the paper, what the formulas give, and what programs take; None where they were not run.
+
+    note: the assumption, or why they differ.
+    """
 
     where: str
     what: str
@@ -73,6 +83,7 @@ class Figure:
     paper: Value | None
     calculus: Value
     note: str = ""
+    program: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -88,67 +99,121 @@ class Beaten:
     better_cycles: int
 
 
-@dataclass(frozen=True)
-class Source:
-    """A network of the paper: its name in `samples/models.py`, and the size of its image.
-
-    ceil: pools round their sizes up, as in the published model. The graph of the onnx package rounds down.
-    stated: milliseconds of Table 4, at 16-16 and 32-32.
-    """
-
-    sample: str
-    size: int
-    stated: tuple[float, float]
-    ceil: bool = False
-
-
-SOURCES = {
-    "AlexNet": Source("light-alexnet", 227, (2.83, 0.91)),
-    "GoogLeNet": Source("light-inception-v1", 224, (6.69, 2.04), ceil=True),
-    "VGG-19": Source("light-vgg19", 224, (77.51, 20.41)),
-    "NiN": Source("nin", 224, (6.72, 2.05)),
-}
-
-
-def layers_of(source: Source) -> list[Convolution]:
-    """The convolutions of a network, named after their weights."""
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
-    from networks import SAMPLES
-    from networks.features import features
-    from networks.seeded import shapes_of
-
-    network = features(SAMPLES[source.sample].build(source.size))
-    if source.ceil:
-        for node in network.model.graph.node:
-            if node.op_type == "MaxPool":
-                node.attribute.append(helper.make_attribute("ceil_mode", 1))
-    graph, layers = network.inferred().graph, list[Convolution]()
-    shapes = shapes_of(graph)
-    for node in graph.node:
-        if node.op_type == "Conv":
-            given: dict[str, Any] = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-            kernel, stride, pad = (tuple(given[name]) for name in ("kernel_shape", "strides", "pads"))
-            (_, inputs, rows, cols), name = shapes[node.input[0]], node.input[1].removesuffix("_w_0")
-            window = Window(kernel, stride, pad, group=given.get("group", 1))
-            outputs = shapes[node.output[0]][1]
-            layers.append(Convolution(name.removesuffix(".weight"), (rows, cols), inputs, outputs, window))
-    return layers
-
-
 def width(array: CBrain) -> str:
     """T_in-T_out."""
     return f"{array.tin}-{array.tout}"
 
 
-def figures(networks: Networks) -> Iterator[Figure]:
+class Plan(Enum):
+    """Which scheme each layer of a program has. The inter-kernel one is the improved one, if it is not the original."""
+
+    ORIGINAL = "inter-kernel, original"
+    INTER = "inter-kernel"
+    INTRA = "intra-kernel"
+    PARTITION = "kernel partition"
+    ADAP_1 = "adaptive, original"
+    ADAP_2 = "adaptive"
+
+    def schemes(self, layers: Layers, tin: int) -> list[Scheme]:
+        """The scheme of each layer."""
+        match self:
+            case Plan.ADAP_1 | Plan.ADAP_2:
+                return adaptive(layers, tin, improved=self is Plan.ADAP_2)
+            case Plan.ORIGINAL:
+                return [Scheme.INTER] * len(layers)
+            case Plan.INTER:
+                return [Scheme.IMPROVED] * len(layers)
+            case Plan.INTRA:
+                return [Scheme.UNROLLED] * len(layers)
+            case Plan.PARTITION:
+                return [Scheme.PARTITION] * len(layers)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A program that ran, for the preset of an array.
+
+    - layers: FIRST or ALL
+    - formula: cycles of its convolutions
+    - weights: cycles in which weights come before they are used, of which only formulas of whole networks know
+    """
+
+    network: str
+    layers: str
+    width: str
+    plan: str
+    formula: int
+    weights: int
+    program: Program
+
+    @property
+    def expected(self) -> int:
+        """All cycles of the formulas."""
+        return self.formula + self.weights
+
+    def parts(self) -> dict[str, int]:
+        """What the program has more than the formulas, in cycles by cause."""
+        program = self.program
+        computing = {
+            "other steps": program.convolving - self.formula,
+            "small windows": program.cutting,
+            "pools": program.others,
+        }
+        return {**computing, **program.stalls, "no weights first": -self.weights}
+
+
+OF_LAYERS = {FIRST: (Plan.INTER, Plan.INTRA, Plan.PARTITION), ALL: (Plan.INTER, Plan.ADAP_2)}
+
+
+def _total(program: Program) -> int:
+    return program.total
+
+
+def _on_chip(program: Program) -> int:
+    return program.on_chip
+
+
+class Programs:
+    """Programs that ran, by what they are."""
+
+    def __init__(self, measured: Iterable[Measured]) -> None:
+        self.programs = {(each.network, each.layers, each.width, each.plan): each.program for each in measured}
+
+    def of(self, names: Iterable[str], layers: str, arrays: Iterable[CBrain], plan: Plan) -> list[Program] | None:
+        """The programs of these networks on these arrays; None if one of them was not run."""
+        keys = [(name, layers, width(array), plan.value) for name, array in product(names, arrays)]
+        return [self.programs[key] for key in keys] if all(key in self.programs for key in keys) else None
+
+    def times(
+        self, names: Iterable[str], layers: str, base: Plan, plan: Plan, what: Callable[[Program], int] = _total
+    ) -> list[float] | None:
+        """How many times as long the programs of `base` take, on both arrays."""
+        names = list(names)
+        slow, fast = (self.of(names, layers, WIDTHS, each) for each in (base, plan))
+        if slow is None or fast is None:
+            return None
+        return [what(one) / what(other) for one, other in zip(slow, fast, strict=True)]
+
+    def saved(
+        self, names: Iterable[str], arrays: Iterable[CBrain], base: Plan, plan: Plan, what: Callable[[Program], int]
+    ) -> float | None:
+        """The mean of what programs of whole networks save, in percent."""
+        names, arrays = list(names), list(arrays)
+        much, little = (self.of(names, ALL, arrays, each) for each in (base, plan))
+        if much is None or little is None:
+            return None
+        return rounded(mean(percent_saved(what(x), what(y)) for x, y in zip(little, much, strict=True)))
+
+
+def figures(networks: Networks, variants: Networks, programs: Programs) -> Iterator[Figure]:
     """All figures, in the paper's order."""
     yield from formulas(networks)
-    yield from first_layers(networks)
-    yield from whole_networks(networks)
-    yield from against_zhang(networks["AlexNet"])
-    yield from table_4(networks)
-    yield from table_5(networks)
-    yield from traffic(networks)
+    yield from first_layers(networks, programs)
+    yield from whole_networks(networks, programs)
+    yield from against_zhang(networks["AlexNet"], programs)
+    yield from table_4({**networks, **variants}, programs)
+    yield from table_5({**networks, **variants}, programs)
+    yield from traffic(networks, programs)
 
 
 def formulas(networks: Networks) -> Iterator[Figure]:
@@ -174,7 +239,7 @@ def formulas(networks: Networks) -> Iterator[Figure]:
     yield Figure("Sec. 5.2", "largest layer of VGG-19", "MB", 8, megabytes(words), note)
 
 
-def first_layers(networks: Networks) -> Iterator[Figure]:
+def first_layers(networks: Networks, programs: Programs) -> Iterator[Figure]:
     """Fig. 7: the first layer of each network, in both widths."""
     cases = [(layers[0], array) for layers in networks.values() for array in WIDTHS]
 
@@ -184,21 +249,31 @@ def first_layers(networks: Networks) -> Iterator[Figure]:
     inter, unrolled, parts = times(Scheme.INTER), times(Scheme.UNROLLED), times(Scheme.PARTITION)
     pixels = average(inter, times(Scheme.PARTITION, Packing.PIXELS))
     note = f"mean of both widths; pieces of one map share an operation; if neighbouring pixels do, {pixels}"
-    yield Figure("Fig. 7", "partition over inter, Conv1", "times", 5.8, average(inter, parts), note)
+    counted = average_of(programs.times(networks, FIRST, Plan.INTER, Plan.PARTITION))
+    on_chip = average_of(programs.times(networks, FIRST, Plan.INTER, Plan.PARTITION, _on_chip))
+    note += f". Programs wait for DRAM; without that they gain {on_chip}" if on_chip else ""
+    yield Figure("Fig. 7", "partition over inter, Conv1", "times", 5.8, average(inter, parts), note, counted)
     loaded = [time + unrolled_load_cycles(*case) for time, case in zip(unrolled, cases, strict=True)]
     note = (
         "loads of unrolled data take as long as the computation, and are not hidden; with T_in words a cycle, as in "
         f"Table 3, {average(loaded, parts)}; without loads {average(unrolled, parts)}"
     )
     gain = average([2 * time for time in unrolled], parts)
-    yield Figure("Fig. 7", "partition over intra, Conv1", "times", 2.1, gain, note)
+    counted = average_of(programs.times(networks, FIRST, Plan.INTRA, Plan.PARTITION))
+    yield Figure("Fig. 7", "partition over intra, Conv1", "times", 2.1, gain, note, counted)
     vgg = networks["VGG-19"][0]
     few = [ratio(*times) for *times, (layer, _) in zip(inter, parts, cases, strict=True) if layer is not vgg]
-    note, ends = "Conv1 of AlexNet, GoogLeNet and NiN, both widths", f"{min(few)} to {max(few)}"
-    yield Figure("Abstract", "speed-up of some layers", "times", "4.0 to 8.3", ends, note)
+    note = "Conv1 of AlexNet, GoogLeNet and NiN, both widths"
+    gains = programs.times([name for name in networks if name != "VGG-19"], FIRST, Plan.INTER, Plan.PARTITION)
+    counted = None if gains is None else _ends(gains)
+    yield Figure("Abstract", "speed-up of some layers", "times", "4.0 to 8.3", _ends(few), note, counted)
 
 
-def whole_networks(networks: Networks) -> Iterator[Figure]:
+def _ends(values: Sequence[float]) -> str:
+    return f"{rounded(min(values))} to {rounded(max(values))}"
+
+
+def whole_networks(networks: Networks, programs: Programs) -> Iterator[Figure]:
     """Fig. 8: adaptive over inter-kernel."""
     for rate, how, indent in ((WEIGHT_RATE, WEIGHTS_FIRST, ""), (0, "weights cost no time", "  ")):
         inter, chosen = dict[str, list[Rate]](), dict[str, list[Rate]]()
@@ -208,13 +283,19 @@ def whole_networks(networks: Networks) -> Iterator[Figure]:
             chosen[name] = [network_cycles(layers, adaptive(layers, array.tin), array, rate) for array in WIDTHS]
         alexnet = average(inter["AlexNet"], chosen["AlexNet"])
         every = average(chain(*inter.values()), chain(*chosen.values()))
-        yield Figure("Fig. 8", f"{indent}adaptive over inter, AlexNet", "times", 1.83, alexnet)
-        yield Figure("Fig. 8", f"{indent}adaptive over inter, mean", "times", 1.43, every, f"both widths; {how}")
+        gains = (
+            average_of(programs.times(names, ALL, Plan.INTER, Plan.ADAP_2)) if rate else None
+            for names in (["AlexNet"], networks)
+        )
+        note = f"both widths; {how}"
+        yield Figure("Fig. 8", f"{indent}adaptive over inter, AlexNet", "times", 1.83, alexnet, program=next(gains))
+        yield Figure("Fig. 8", f"{indent}adaptive over inter, mean", "times", 1.43, every, note, next(gains))
 
 
-def against_zhang(layers: Layers) -> Iterator[Figure]:
+def against_zhang(layers: Layers, programs: Programs) -> Iterator[Figure]:
     """Fig. 9: against an accelerator with T_in = 7 and T_out = 64."""
-    zhang = [layer_cycles(layer, Scheme.INTER, CBrain(7, 64)) for layer in layers]
+    zhang = [layer_cycles(layer, Scheme.INTER, ZHANG) for layer in layers]
+    theirs = programs.of(["AlexNet"], ALL, [ZHANG], Plan.INTER)
     for tout, first, stated in ((28, 2.22, 1.20), (24, None, 1.06), (32, None, 1.45)):
         array = CBrain(16, tout)
         ours = [layer_cycles(*each, array) for each in zip(layers, adaptive(layers, 16), strict=True)]
@@ -222,30 +303,40 @@ def against_zhang(layers: Layers) -> Iterator[Figure]:
         if first:
             yield Figure("Fig. 9", f"{what}, Conv1", "times", first, ratio(zhang[0], ours[0]))
         note = "AlexNet; Zhang et al. as inter-kernel with 7-64, no weights" if tout == 32 else ""
-        yield Figure("Fig. 9", what, "times", stated, ratio(sum(zhang), sum(ours)), note)
+        mine = programs.of(["AlexNet"], ALL, [array], Plan.ADAP_2)
+        counted = ratio(theirs[0].total, mine[0].total) if theirs and mine else None
+        yield Figure("Fig. 9", what, "times", stated, ratio(sum(zhang), sum(ours)), note, counted)
 
 
-def table_4(networks: Networks) -> Iterator[Figure]:
+def table_4(networks: Networks, programs: Programs) -> Iterator[Figure]:
     """Times of the adaptive schemes."""
     for name, layers in networks.items():
-        note = f"Algorithm 2; pieces of one map share an operation; {WEIGHTS_FIRST}"
+        note = f"Algorithm 2; pieces of one map share an operation; {WEIGHTS_FIRST}" if name == "VGG-19" else ""
+        macs = sum(layer.macs for layer in layers) / 1e6
         if name == "NiN":
             implied = round((6.72 - 2.05) * 1e6 / (1 / 256 - 1 / 1024) / 1e6)
-            macs = sum(layer.macs for layer in layers) / 1e6
             note = (
-                f"the gap is unexplained. The two stated times imply {implied:,} M MACs, with all multipliers busy and "
-                f"a fixed rest. The published NiN has {macs:,.0f} M: the paper's may be another one"
+                f"as published, {macs:,.0f} M MACs. The two stated times imply {implied:,} M, with all multipliers "
+                "busy and a fixed rest"
+            )
+        if name == LATE_NIN:
+            note = (
+                f"227 pixels as of AlexNet, and the third pool behind conv4, not before it: {macs:,.0f} M MACs. A "
+                "guess, which also gives the implied figures of Table 5"
             )
         for at, array in enumerate(WIDTHS):
-            stated = SOURCES[name].stated[at]
+            stated = (SOURCES | VARIANTS)[name].stated[at]
             ms = float(network_cycles(layers, adaptive(layers, array.tin), array, WEIGHT_RATE)) * 1e3 / array.clock_hz
-            what, last = f"{name}, {width(array)}", at == len(WIDTHS) - 1 and name in ("VGG-19", "NiN")
-            yield Figure("Table 4", what, "ms", stated, round(ms, 3), note if last else "")
+            what, last = f"{name}, {width(array)}", at == len(WIDTHS) - 1
+            run = programs.of([name], ALL, [array], Plan.ADAP_2)
+            counted = round(run[0].total * 1e3 / array.clock_hz, 3) if run else None
+            yield Figure("Table 4", what, "ms", stated, round(ms, 3), note if last else "", counted)
 
 
-def table_5(networks: Networks) -> Iterator[Figure]:
+def table_5(networks: Networks, programs: Programs) -> Iterator[Figure]:
     """PE energy that the adaptive schemes save, with neighbouring pixels packed."""
-    stated = {"AlexNet": (47.77, 47.71), "GoogLeNet": (31.48, 31.40), "VGG-19": (3.00, 2.89), "NiN": (None, None)}
+    stated = {"AlexNet": (47.77, 47.71), "GoogLeNet": (31.48, 31.40), "VGG-19": (3.00, 2.89)}
+    implied = [round(4 * MEANS[improved] - sum(each[improved] for each in stated.values()), 2) for improved in (0, 1)]
     for (name, layers), improved in product(networks.items(), (False, True)):
         saved = list[float]()
         for array in (replace(array, packing=Packing.PIXELS) for array in WIDTHS):
@@ -254,17 +345,22 @@ def table_5(networks: Networks) -> Iterator[Figure]:
             )
             saved.append(percent_saved(energy, sum(pe_energy(layer, Scheme.INTER, array) for layer in layers)))
         note = ""
-        if name == "NiN" and improved:
+        if name == LATE_NIN and improved:
             note = (
                 "PEs take as much energy in each cycle; neighbouring pixels share an operation; mean of both widths. "
                 f"An add-and-store takes {SMALL.adder} of a multiplication: fitted. The paper leaves NiN out; its "
-                "means of 4 networks imply 29.91 and 29.84"
+                f"means of 4 networks, {MEANS[0]} and {MEANS[1]}, imply these figures. Programs pack pieces of one map"
             )
         what = f"PE energy saved by adap-{2 if improved else 1}, {name}"
-        yield Figure("Table 5", what, "%", stated[name][improved], round(mean(saved), 2), note)
+        counted = None if improved else programs.saved([name], WIDTHS, Plan.INTER, Plan.ADAP_2, _multiplying)
+        yield Figure("Table 5", what, "%", stated.get(name, implied)[improved], round(mean(saved), 2), note, counted)
 
 
-def traffic(networks: Networks) -> Iterator[Figure]:
+def _multiplying(program: Program) -> int:
+    return program.convolving + program.cutting
+
+
+def traffic(networks: Networks, programs: Programs) -> Iterator[Figure]:
     """Fig. 10: accesses to buffers at 16-16."""
 
     def words(layers: Layers, schemes: Sequence[Scheme]) -> int:
@@ -288,17 +384,24 @@ def traffic(networks: Networks) -> Iterator[Figure]:
     def intra(layers: Layers) -> Sequence[Scheme]:
         return [Scheme.UNROLLED] * len(layers)
 
+    def counted(base: Plan, *names: str) -> float | None:
+        return programs.saved(names, [SMALL], base, Plan.ADAP_2, lambda program: program.words)
+
     note = (
         "16-16, in words. Of 16 ways to count, the closest one: add-and-store reads, too; data come in lines of T_in "
         "words; intra and partition store a sum for each input map"
     )
-    yield Figure("Fig. 10", "adap-2 below adap-1, mean", "%", 90.13, saved(original, *networks))
-    yield Figure("Fig. 10", "adap-2 below intra, mean", "%", 73.7, saved(intra, *networks))
-    yield Figure("Fig. 10", "adap-2 below inter, VGG-19", "%", 93.8, saved(inter, "VGG-19"))
-    yield Figure("Fig. 10", "adap-2 below intra, VGG-19", "%", 77.6, saved(intra, "VGG-19"), note)
+    lines: list[tuple[str, float, Callable[[Layers], Sequence[Scheme]], Plan, Sequence[str], str]] = [
+        ("adap-2 below adap-1, mean", 90.13, original, Plan.ADAP_1, list(networks), ""),
+        ("adap-2 below intra, mean", 73.7, intra, Plan.INTRA, list(networks), ""),
+        ("adap-2 below inter, VGG-19", 93.8, inter, Plan.ORIGINAL, ["VGG-19"], ""),
+        ("adap-2 below intra, VGG-19", 77.6, intra, Plan.INTRA, ["VGG-19"], note),
+    ]
+    for what, stated, base, plan, names, text in lines:
+        yield Figure("Fig. 10", what, "%", stated, saved(base, *names), text, counted(plan, *names))
 
 
-def rounded(value: Rate) -> float:
+def rounded(value: Rate | float) -> float:
     """Two decimals."""
     return round(float(value), 2)
 
@@ -311,6 +414,11 @@ def ratio(value: Rate, base: Rate) -> float:
 def average(values: Iterable[Rate], bases: Iterable[Rate]) -> float:
     """The mean of quotients, with two decimals."""
     return rounded(mean(Fraction(value) / base for value, base in zip(values, bases, strict=True)))
+
+
+def average_of(values: Sequence[float] | None) -> float | None:
+    """The mean, with two decimals; None of programs that were not run."""
+    return None if values is None else rounded(mean(values))
 
 
 def megabytes(words: int) -> float:
@@ -328,27 +436,40 @@ def beaten(networks: Networks) -> Iterator[Beaten]:
                 yield Beaten(name, width(array), layer.name, chosen.value, next(cycles), better.value, next(cycles))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The first layer of a network, compiled for the preset of an array: the formula's cycles, and the program's."""
+def cases(layers: str) -> Iterator[tuple[str, CBrain, Plan]]:
+    """The programs that run: networks, arrays and plans."""
+    for name in SOURCES:
+        for array, plan in product(WIDTHS, OF_LAYERS[layers]):
+            yield name, array, plan
+        if layers == ALL:
+            for plan in (Plan.ADAP_1, Plan.INTRA, *([Plan.ORIGINAL] if name == "VGG-19" else [])):
+                yield name, SMALL, plan
+    if layers == ALL:
+        for name, array in product(VARIANTS, WIDTHS):
+            yield name, array, Plan.ADAP_2
+        yield "AlexNet", ZHANG, Plan.INTER
+        for tout in (24, 28, 32):
+            yield "AlexNet", CBrain(16, tout), Plan.ADAP_2
 
-    network: str
-    width: str
-    scheme: str
-    formula: int
-    program: ProgramCycles
 
-
-def measured(networks: Networks) -> Iterator[Measured]:
-    """The first layers, in two schemes, at 16-16. Raises Refusal if outputs differ between schemes."""
-    for name, (layer, *_) in networks.items():
-        outputs = dict[Scheme, Mapping[str, Array]]()
-        for scheme in FIG_7:
-            program, outputs[scheme] = program_cycles(layer, scheme, SMALL)
-            yield Measured(name, width(SMALL), scheme.value, layer_cycles(layer, scheme, SMALL), program)
-        one, other = outputs.values()
-        if not all(np.array_equal(one[key], other[key]) for key in one):
-            raise Refusal(f"{name}: {layer.name} gives other outputs with a partitioned kernel: a defect of cnncc")
+def measured(
+    graphs: Mapping[str, Network], names: Sequence[str], layers: str, say: Say, *, proven: bool = False
+) -> Iterator[Measured]:
+    """Compile networks, or their first layers, and run them. Raises Refusal if programs of one give unlike outputs."""
+    outputs = dict[str, Mapping[str, Array]]()
+    for name, array, plan in (case for case in cases(layers) if case[0] in names):
+        network, of = graphs[name], layers_of(graphs[name])
+        if layers == FIRST:
+            network, of = alone(of[0]), of[:1]
+        what = f"{name}, {layers}, {width(array)}, {plan.value}"
+        task = Task(network, of, plan.schemes(of, array.tin), array)
+        run, result = program(task, proven=proven)
+        if not same(outputs.setdefault(name, result), result):
+            raise Refusal(f"{what}: gives other outputs than the program before: a defect of cnncc")
+        say(f"{what}: {run.total:,} cycles")
+        formula = network_cycles(of, task.schemes, array)
+        weights = 0 if layers == FIRST else sum(layer.weights for layer in of) // WEIGHT_RATE
+        yield Measured(name, layers, width(array), plan.value, int(formula), weights, run)
 
 
 @dataclass(frozen=True)
@@ -358,25 +479,42 @@ class Result:
     figures: list[Figure]
     beaten: list[Beaten]
     cases: int
-    measured: list[Measured]
+    measured: list[Measured] = field(default_factory=list[Measured])
+    mapped: list[Mapped] = field(default_factory=list[Mapped])
 
 
-def reproduce() -> Result:
-    """All figures. Raises Refusal."""
-    networks = {name: layers_of(source) for name, source in SOURCES.items()}
-    cases = len(WIDTHS) * sum(map(len, networks.values()))
-    return Result(list(figures(networks)), list(beaten(networks)), cases, list(measured(networks)))
+def reproduce(programs: Sequence[str], names: Sequence[str], say: Say, *, proven: bool = False) -> Result:
+    """All figures. programs: which run, FIRST, ALL or ONNX, of the networks of these names. Raises Refusal."""
+    graphs = {name: network_of(source) for name, source in (SOURCES | VARIANTS).items()}
+    networks, variants = ({name: layers_of(graphs[name]) for name in of} for of in (SOURCES, VARIANTS))
+    count = len(WIDTHS) * sum(map(len, networks.values()))
+    by_hand = [layers for layers in programs if layers != ONNX]
+    runs = [each for layers in by_hand for each in measured(graphs, names, layers, say, proven=proven)]
+    from_onnx = list(mapped_samples(names, say)) if ONNX in programs else []
+    return Result(list(figures(networks, variants, Programs(runs))), list(beaten(networks)), count, runs, from_onnx)
+
+
+def mapped_samples(names: Sequence[str], say: Say) -> Iterator[Mapped]:
+    """The whole networks of `samples/models.py`, mapped by the compiler. Raises Refusal."""
+    with TemporaryDirectory() as folder:
+        for source in (SOURCES[name] for name in names if name in SOURCES):
+            model = Path(folder) / f"{source.sample}.onnx"
+            write_sample(source, model)
+            each = mapped(model, SMALL)
+            say(f"{each.network}, {each.width}: {each.adaptive:,} cycles, output stationary {each.stationary:,}")
+            yield each
 
 
 def as_text(result: Result) -> Iterator[str]:
     """The tables, with notes below the lines that they explain."""
     cells = list[list[str] | str]()
     for row in result.figures:
-        cells.append([row.where, row.what, row.unit, shown(row.paper), shown(row.calculus), off(row)])
+        values = (shown(row.paper), shown(row.calculus), off(row), shown(row.program))
+        cells.append([row.where, row.what, row.unit, *values])
         if row.note:
             cells.append(f"      {row.note}")
     yield "Song et al.: PEs of 16 or 32 multipliers, as many PEs, 1 GHz"
-    columns = [Column("", TEXT), Column("", TEXT), Column("", TEXT), "paper", "calculus", "off by"]
+    columns = [Column("", TEXT), Column("", TEXT), Column("", TEXT), "paper", "calculus", "off by", "program"]
     yield from table(columns, cells)
     yield ""
     yield f"Algorithm 2 does not choose the fastest scheme in {len(result.beaten)} of {result.cases} cases:"
@@ -386,20 +524,40 @@ def as_text(result: Result) -> Iterator[str]:
     ]
     named = [Column(title, TEXT) for title in ("network", "width", "layer", "chosen")]
     yield from table([*named, "cycles", Column("better", TEXT), "cycles"], rows)
-    yield ""
-    yield "Conv1 compiled for cbrain-16-16 and run, with equal outputs of both schemes:"
-    rows = list[list[str]]()
-    for each in result.measured:
-        program = each.program
-        counted = (each.formula, program.computing, program.layer, program.cutting)
-        above = f"{100 * (program.total / each.formula - 1):+.1f} %"
-        rows.append([each.network, each.scheme, *(f"{cycles:,}" for cycles in counted), above])
-    named = [Column(title, TEXT) for title in ("network", "scheme")]
-    yield from table([*named, "formula", "compute", "layer", "cutting", "both above formula"], rows)
-    inter, parts = ([each for each in result.measured if each.scheme == scheme.value] for scheme in FIG_7)
-    by_formula = average([each.formula for each in inter], [each.formula for each in parts])
-    counted = average([each.program.total for each in inter], [each.program.total for each in parts])
-    yield f"  partition over inter, mean: {by_formula} by formulas, {counted} counted"
+    for layers, what in ((FIRST, "Conv1"), (ALL, "Networks up to their last convolution")):
+        if rows := [each for each in result.measured if each.layers == layers]:
+            yield ""
+            yield f"{what}, compiled and run, with equal outputs of all programs:"
+            yield from _programs(rows)
+    if result.mapped:
+        yield ""
+        yield "From ONNX, mapped by the compiler. Outputs are equal, the adaptive program is proven:"
+        columns = [Column("network", TEXT), Column("array", TEXT), "output stationary", "adaptive", "may err"]
+        yield from table(columns, [_mapped_row(each) for each in result.mapped])
+
+
+def _mapped_row(each: Mapped) -> list[str]:
+    return [each.network, each.width, f"{each.stationary:,}", f"{each.adaptive:,}", f"2^-{each.error_bits:.1f}"]
+
+
+def _programs(rows: Sequence[Measured]) -> Iterator[str]:
+    """A line for each program. Below it what makes a difference of more than 3 %, in cycles by cause."""
+    lines = list[list[str] | str]()
+    for each in rows:
+        above = each.program.total / each.expected - 1
+        cells = (each.expected, each.program.convolving, each.program.total)
+        lines.append(
+            [each.network, each.width, each.plan, *(f"{cycles:,}" for cycles in cells), f"{100 * above:+.1f} %"]
+        )
+        if abs(above) > SPLIT_FROM:
+            parts = {cause: cycles for cause, cycles in each.parts().items() if abs(cycles) > each.expected / 1000}
+            rest = sum(each.parts().values()) - sum(parts.values())
+            shown = ", ".join(f"{cause} {cycles:+,}" for cause, cycles in {**parts, "others": rest}.items())
+            lines.append(f"      {shown}")
+        if each.program.error_bits is not None:
+            lines.append(f"      proven, but for an error of at most 2^-{each.program.error_bits:.1f}")
+    named = [Column(title, TEXT) for title in ("network", "array", "schemes")]
+    yield from table([*named, "formulas", "convolving", "program", "above formulas"], lines)
 
 
 def off(row: Figure) -> str:
@@ -421,16 +579,28 @@ def shown(value: Value | None) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--programs",
+    type=click.Choice(["none", "first", "all", "onnx"]),
+    default="first",
+    show_default=True,
+    help="What is compiled and run: first layers, in seconds; also all convolutions; or, from ONNX, whole networks as "
+    "the compiler maps them. The last two take minutes.",
+)
+@click.option("--prove", is_flag=True, help="Prove these programs, too, but for an error of 2^-50; takes longer.")
+@click.option("--network", "names", type=click.Choice([*SOURCES, *VARIANTS]), multiple=True, help="Run these alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def main(as_json: bool) -> None:
-    """Reproduce the figures of C-Brain, one line each: the paper's, and what its schemes take by their formulas.
+def main(programs: str, prove: bool, names: tuple[str, ...], as_json: bool) -> None:
+    """Reproduce the figures of C-Brain, one line each: the paper's, what its schemes take by formulas, and in programs.
 
     \b
     python samples/reproduce/cbrain.py
+    python samples/reproduce/cbrain.py --programs all --network AlexNet
     python samples/reproduce/cbrain.py --json > cbrain.json
     """
+    layers = {"none": (), "first": (FIRST,), "all": (FIRST, ALL), "onnx": (ONNX,)}[programs]
     try:
-        result = reproduce()
+        result = reproduce(layers, names or [*SOURCES, *VARIANTS], partial(click.echo, err=True), proven=prove)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
     click.echo(json.dumps(asdict(result), indent=1) if as_json else fitted(as_text(result)))

@@ -2,92 +2,230 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from cnncc.binary.counters import program_stats
 from cnncc.binary.run import random_inputs, run
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.kernel_partition import partition
 from cnncc.cbrain.schemes import CBrain, Scheme
-from cnncc.driver.build import compiled
-from cnncc.driver.sources import CompileOptions
+from cnncc.driver.build import Build
+from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.errors import Refusal
+from cnncc.model.program_counts import program_counts
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
 from cnncc.weights import Array
 
-LABEL, CUT = "conv", "conv.cut"
+if TYPE_CHECKING:
+    from networks.seeded import Network
+
+CUT = ".cut"
+ERROR_BITS = 50.0
+NAMED = {Scheme.INTER: "inter", Scheme.UNROLLED: "intra", Scheme.SLIDING: "intra-sliding"}
+BUFFERS = {"glb_read": ("weight", "ifmap", "sums"), "glb_write": ("results", "sums")}
 
 
 @dataclass(frozen=True)
-class ProgramCycles:
-    """What the interpreter counts for a layer.
+class Program:
+    """What the interpreter counts of a network, from the image in DRAM to the results in DRAM.
 
-    - computing: cycles in which PEs multiply
-    - layer: all cycles of the layer, until its results are in the global buffer, or in DRAM if they do not fit there
-    - cutting: cycles of the layer that makes small windows, 0 without one
+    - convolving: cycles in which PEs compute convolutions
+    - cutting: those in which they make small windows
+    - others: those of pools
+    - stalls: all other cycles, by cause (CAUSE-2)
+    - words: between the global buffer and the PEs, in convolutions, of 16 bits
+    - error_bits: of its proof, which errs with a probability of at most 2^-bits; None without one
     """
 
-    computing: int
-    layer: int
+    convolving: int
     cutting: int
+    others: int
+    stalls: Mapping[str, int]
+    words: int
+    error_bits: float | None = None
 
     @property
     def total(self) -> int:
-        """Cycles of both layers."""
-        return self.layer + self.cutting
+        """All cycles."""
+        return self.convolving + self.cutting + self.others + sum(self.stalls.values())
+
+    @property
+    def on_chip(self) -> int:
+        """Cycles without those in which the array waits for DRAM."""
+        return self.total - sum(cycles for cause, cycles in self.stalls.items() if cause.startswith("dram"))
 
 
-def mappings(layer: Convolution, scheme: Scheme, array: CBrain) -> dict[str, str]:
-    """A text for each layer of the program. All PEs have the same data, each one a kernel of its own.
+@dataclass(frozen=True)
+class Mapped:
+    """A network whose mappings the compiler chooses: cycles with kernels partitioned by Algorithm 2, and without.
 
-    Inter-kernel has the input maps on the multipliers. Kernel partition has a small window of one map there, and as
-    many pieces of a row of the kernel, or of the kernel, as are left room for.
+    All layers are output stationary then. Outputs are equal, and the first program is proven.
     """
-    outside = f"k':{array.tout} > k''||{array.tout}@rows > weight@rf*2 > h > w > ifmap@rf*2"
-    if scheme is Scheme.INTER:
-        return {LABEL: f"{outside} > {{r > s > c||{layer.depth}@lanes}}"}
+
+    network: str
+    width: str
+    adaptive: int
+    stationary: int
+    error_bits: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network with a scheme for each of its convolutions. array: T_in and T_out of its preset."""
+
+    network: Network
+    layers: Sequence[Convolution]
+    schemes: Sequence[Scheme]
+    array: CBrain
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the convolutions in the program: those of their nodes."""
+        return [node.name for node in self.network.model.graph.node if node.op_type == "Conv"]
+
+    def schedule(self) -> str:
+        """The schedule file."""
+        cases = zip(self.labels, self.layers, self.schemes, strict=True)
+        tables = [f'["{label}"]\n{_mapping(layer, scheme, self.array)}' for label, layer, scheme in cases]
+        layers = zip(self.labels, self.layers, strict=True)
+        cut = {label: cutting(layer, self.array) for label, layer in layers if label in self.cut()}
+        return "\n".join([*tables, *(f'["{label}{CUT}"]\nmapping = "{text}"' for label, text in cut.items())])
+
+    def cut(self) -> list[str]:
+        """The labels of layers whose image is cut into small windows."""
+        cases = zip(self.labels, self.layers, self.schemes, strict=True)
+        return [label for label, layer, scheme in cases if scheme is Scheme.PARTITION and layer.window.stride != (1, 1)]
+
+
+def _mapping(layer: Convolution, scheme: Scheme, array: CBrain) -> str:
+    """What a schedule file says of a convolution. All PEs have the same data, each one a kernel of its own.
+
+    Improved inter-kernel keeps kernels of as many input maps as a PE has room for, so that fewer sums are stored than
+    in the paper.
+    """
+    if scheme in NAMED:
+        return f'dataflow = "{NAMED[scheme]}"'
+    if scheme is Scheme.PARTITION:
+        return f'mapping = "{over_small_windows(layer, array)}"'
+    text = _text("c' > r'", ["s", "r''", "c''", f"c'''||{min(layer.depth, array.tin)}@lanes"])
+    return f'mapping = "{text}"'
+
+
+def over_small_windows(layer: Convolution, array: CBrain) -> str:
+    """The mapping of kernel partition: a convolution over small windows, whose words are its channels.
+
+    On the multipliers are words of one small window, of a column of pieces, or of several columns: those that take the
+    fewest steps. Sums are stored after each such choice of words, as in Algorithm 1.
+    """
     parts = partition(layer)
-    (down, right), (rows, cols) = parts.side, parts.grid
-    if parts.taps == 1:
-        return {LABEL: f"{outside} > {{c > s||{cols}@lanes > r||{rows}@lanes}}"}
-    inside = f"s||{cols}@lanes > " if cols * parts.taps <= array.tin else ""
-    inside = f"r > {'' if inside else 's > '}c':{parts.taps} > {inside}c''||{parts.taps}@lanes"
-    beside = f"[k':{parts.taps}||{layer.inputs}@rows h||{array.tout // layer.inputs}@rows]"
-    cut = f"{beside} > weight@rf*2 > w > ifmap@rf*2 > {{k'' > s||{right}@lanes > r||{down}@lanes}}"
-    return {LABEL: f"{outside} > {{{inside}}}", CUT: cut}
+    (rows, cols), sizes = parts.grid, (*parts.grid, layer.depth * parts.taps)
+    pieces = [(1, 1), *((rows, beside) for beside in range(1, cols + 1))]
+    spans = [(*span, words) for span in pieces for words in range(1, parts.taps + 1)]
+
+    def steps(span: tuple[int, int, int]) -> tuple[int, int]:
+        return prod(-(-size // many) for size, many in zip(sizes, span, strict=True)), -span[2]
+
+    down, beside, words = min((span for span in spans if prod(span) <= array.tin), key=steps)
+    inner = "s" if beside == cols else "s''"
+    box = ["s"] * (beside == 1) + ["r"] * (down == 1) + [f"{inner}||{beside}@lanes"] * (beside > 1)
+    box += [f"c''||{words}@lanes"] * (words > 1) + [f"r||{down}@lanes"] * (down > 1)
+    return _text(f"c':{words}" + f" > s':{beside}" * (1 < beside < cols), box)
 
 
-def program_cycles(layer: Convolution, scheme: Scheme, array: CBrain) -> tuple[ProgramCycles, Mapping[str, Array]]:
-    """Compile a layer with random weights for a scheme on the preset of the array. Returns its outputs, too.
+def _text(blocks: str, box: Sequence[str]) -> str:
+    """A mapping. blocks: the loops over words that PEs keep for all pixels; box: those of a pixel."""
+    outside = f"n > h' > k' > [k''||@cols k'''||@rows] > {blocks} > weight@rf*2 > h'' > w' > ifmap@rf*2"
+    return f"{outside} > {{w'' > {' > '.join(box)}}}"
 
-    Raises Refusal for a layer that no mapping of the scheme fits.
+
+def cutting(layer: Convolution, array: CBrain) -> str:
+    """The mapping of what makes small windows: maps and rows on PEs, the words of a window on the multipliers."""
+    parts, rows = partition(layer), max(1, array.tout // layer.inputs)
+    (down, right), taps = parts.side, parts.taps
+    beside = f"[k':{taps}||{layer.inputs}@rows h||{rows}@rows]"
+    return f"{beside} > weight@rf*2 > w > ifmap@rf*2 > {{k'' > s||{right}@lanes > r||{down}@lanes}}"
+
+
+def program(task: Task, *, proven: bool = False) -> tuple[Program, Mapping[str, Array]]:
+    """Compile a network with seeded weights, and run it on seeded noise. Returns its outputs, too.
+
+    proven: with a proof. Raises Refusal for a layer that no mapping of its scheme fits, and as `_compiled` does.
     """
+    partitioned = ",".join(task.cut()) or None
     with TemporaryDirectory() as name:
-        model, schedule = Path(name) / "conv.onnx", Path(name) / "schemes.toml"
-        model.write_bytes(_model(layer).SerializeToString())
-        texts = mappings(layer, scheme, array)
-        schedule.write_text("\n".join(f'["{label}"]\nmapping = "{text}"' for label, text in texts.items()))
-        options = CompileOptions(f"cbrain-{array.tin}-{array.tout}", schedule=schedule)
-        if scheme is Scheme.PARTITION:
-            options = replace(options, partition=LABEL)
-        binary = compiled(model, options)
-    layers: dict[str, Any] = {label: each["cycles"] for label, each in program_stats(binary)["layers"].items()}
-    own, cut = layers[LABEL], layers.get(CUT, {"total": 0})
-    return ProgramCycles(own["compute"], own["total"], cut["total"]), run(binary, random_inputs(binary))
+        model, schedule = Path(name) / "network.onnx", Path(name) / "schemes.toml"
+        task.network.write(model, 0)
+        schedule.write_text(task.schedule())
+        arch = f"cbrain-{task.array.tin}-{task.array.tout}"
+        options = CompileOptions(arch, schedule=schedule, groups="none", slack=0.0, partition=partitioned)
+        stats, claim = _compiled(model, options)
+    layers: dict[str, Any] = stats["layers"]
+    computed = {label: each["cycles"]["compute"] for label, each in layers.items()}
+    convolving = sum(computed[label] for label in task.labels)
+    cutting = sum(computed[label + CUT] for label in task.cut())
+    words = sum(
+        layers[label]["operands"][way][operand]
+        for label in task.labels
+        for way, operands in BUFFERS.items()
+        for operand in operands
+    )
+    stalls = {cause: cycles for cause, cycles in stats["cycles"]["stall"].items() if cycles}
+    others, bits = sum(computed.values()) - convolving - cutting, _error_bits(claim) if proven else None
+    return Program(convolving, cutting, others, stalls, words, bits), _outputs(claim)
 
 
-def _model(layer: Convolution) -> ModelProto:
-    window, draw = layer.window, np.random.default_rng(0)
-    shape = (layer.outputs, layer.depth, *window.kernel)
-    weights = numpy_helper.from_array(draw.normal(0, 0.1, shape).astype(np.float32), "w")
-    given: dict[str, Any] = {"strides": window.stride, "pads": window.pad, "group": window.group}
-    node = helper.make_node("Conv", ["x", "w"], ["y"], LABEL, **given)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, layer.inputs, *layer.image))
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, layer.outputs, *layer.results))
-    graph = helper.make_graph([node], LABEL, [x], [y], [weights])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def mapped(model: Path, array: CBrain) -> Mapped:
+    """Compile a network from its file twice, by the mapper: adaptive, and output stationary.
+
+    Raises Refusal if the two give other outputs, and as `_compiled` and `_error_bits` do.
+    """
+    arch = f"cbrain-{array.tin}-{array.tout}"
+    stats, claim = _compiled(model, CompileOptions(arch, partition="auto"))
+    stationary, other = _compiled(model, CompileOptions(arch, dataflow="os"))
+    if not same(_outputs(claim), _outputs(other)):
+        raise Refusal(f"{model.name}: gives other outputs with output stationary mappings: a defect of cnncc")
+    adaptive, os = (each["cycles"]["total"] for each in (stats, stationary))
+    return Mapped(model.stem, f"{array.tin}-{array.tout}", adaptive, os, _error_bits(claim))
+
+
+def _compiled(model: Path, options: CompileOptions) -> tuple[dict[str, Any], Claim]:
+    """What a program counts, and the claim that it computes its network.
+
+    Raises Refusal if it takes other cycles than the cost model predicts.
+    """
+    compilation = start_compilation(model, options)
+    build = Build(compilation, model)
+    compilation.run("cnn", [build])
+    module = compilation.module.clone()
+    compilation.run("isa", [build])
+    claim, parts = Claim(build.binary(), module, compilation.ctx.weights), build.observer.parts
+    stats = program_stats(claim.binary)
+    assert parts is not None
+    if (predicted := program_counts(parts, claim.binary.arch)["cycles"]) != stats["cycles"]:
+        raise Refusal(f"{model.name}: counts {stats['cycles']}, predicted are {predicted}: a defect of cnncc")
+    return stats, claim
+
+
+def _outputs(claim: Claim) -> dict[str, Array]:
+    return run(claim.binary, random_inputs(claim.binary))
+
+
+def _error_bits(claim: Claim) -> float:
+    """Prove a claim, with an error of at most 2^-bits. Raises Refusal if it is not proven."""
+    proof = prove(claim, ERROR_BITS)
+    if proof.failures:
+        raise Refusal(f"a program is not proven: {proof.failures[0]}")
+    return proof.error_bits
+
+
+def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    """Whether two runs give equal outputs."""
+    return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)

@@ -26,7 +26,7 @@ import click
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.nest import LayerOp, split_strip
+from cnncc.dialects.nest import LayerOp, split_strip, strip_count
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -141,7 +141,9 @@ def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str
         raise Refusal(f"{name}: {activations} words of activations and {others} of weights are not {dram}")
     groups = [part for part in parts if isinstance(part, GroupPlan)]
     rings = max((ring_words(group) for group in groups), default=0)
-    strips = Counter(split_strip(group.label)[0] for group in groups)
+    strips = Counter[str]()
+    for group in groups:
+        strips[split_strip(group.label)[0]] += strip_count(group.label)
     labels = tuple(f"{label} in {count} strips" if count > 1 else label for label, count in strips.items())
     return Case(name, counters["cycles"]["total"], dram, activations, counters["energy"]["total"], rings, labels)
 

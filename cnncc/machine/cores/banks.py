@@ -38,7 +38,7 @@ def check_banks(cores: Sequence[Core], arch: Arch) -> None:
                     raise Refusal(
                         f"bank {bank} of the GLB, words {bank * words} to {(bank + 1) * words - 1}, is {how} by "
                         f"{_name(number, first)} and by {_name(core.number, leaf)}: a bank is {how} by one engine of "
-                        f"one core (glb.banks, CORE-5)"
+                        f"one core (glb.banks, CORE-5): move the words of one to another bank"
                     )
 
 

@@ -50,7 +50,9 @@ def _check_regions(cores: Sequence[Core], arch: Arch) -> None:
     for one, other in combinations(cores, 2):
         rows, cols = (sorted({*_side(one, side)} & {*_side(other, side)}) for side in ("row", "col"))
         if rows and cols:
-            raise Refusal(f"cores {one.number} and {other.number} both have PE {rows[0]},{cols[0]} (CORE-1)")
+            raise Refusal(
+                f"cores {one.number} and {other.number} both have PE {rows[0]},{cols[0]}: regions are disjoint (CORE-1)"
+            )
     for side, name, count, bus in (("row", "row", arch.rows, "buses"), ("col", "column", arch.cols, "chains")):
         for at in range(count):
             sharing = [str(core.number) for core in cores if at in _side(core, side)]

@@ -108,5 +108,11 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
   %10 = nest.columns %z from 1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x3xi16>
   %11 = nest.columns %z from 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x1xi16>
   %12 = nest.join %11, %10 label "z" : (tensor<1x2x8x1xi16>, tensor<1x2x8x3xi16>) -> tensor<1x2x8x4xi16>
+
+  // Strips that are alike: columns 0 and 1, 1 and 2, 2 and 3.
+  // CHECK: nest.columns %{{.*}} from 0 every 1 : tensor<1x2x8x4xi16> -> tensor<3x2x8x2xi16>
+  // CHECK: nest.join %{{.*}}, %{{.*}} : (tensor<3x2x8x2xi16>, tensor<1x2x8x1xi16>) -> tensor<1x2x8x7xi16>
+  %13 = nest.columns %z from 0 every 1 : tensor<1x2x8x4xi16> -> tensor<3x2x8x2xi16>
+  %14 = nest.join %13, %11 : (tensor<3x2x8x2xi16>, tensor<1x2x8x1xi16>) -> tensor<1x2x8x7xi16>
   func.return
 }

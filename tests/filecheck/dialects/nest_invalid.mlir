@@ -995,6 +995,40 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
 
 // -----
 
+// The last of three strips ends behind the last column.
+// CHECK: nest.columns: columns 0 to 5 of a value that has columns 0 to 3
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.columns %x from 0 every 2 : tensor<1x2x8x4xi16> -> tensor<3x2x8x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: nest.columns: strips every 0 columns: 1 or more
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.columns %x from 0 every 0 : tensor<1x2x8x4xi16> -> tensor<3x2x8x2xi16>
+  func.return
+}
+
+// -----
+
+// Strips of several images would be no images of one value.
+// CHECK: nest.columns: (2, 2, 8, 4) and (2, 2, 8, 2) are not n c h w with other columns alone
+func.func @main(%x: tensor<2x2x8x4xi16>) {
+  %0 = nest.columns %x from 0 every 2 : tensor<2x2x8x4xi16> -> tensor<2x2x8x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: nest.join: the columns of [(3, 2, 8, 2)] are not the result's 4 columns
+func.func @main(%x: tensor<3x2x8x2xi16>) {
+  %0 = nest.join %x : (tensor<3x2x8x2xi16>) -> tensor<1x2x8x4xi16>
+  func.return
+}
+
+// -----
+
 // Strips have all other sides of the result.
 // CHECK: nest.join: [(1, 2, 8, 4), (1, 1, 8, 4)] and (1, 2, 8, 8) are not n c h w with other columns alone
 func.func @main(%x: tensor<1x2x8x4xi16>, %y: tensor<1x1x8x4xi16>) {

@@ -1,6 +1,8 @@
 // RUN: cnncc opt %s -p 'cnn-choose-scheme{tin=4}' | filecheck %s
 // RUN: cnncc opt %s -p 'cnn-choose-scheme{arch=tcpa-4x4}' | filecheck %s --check-prefix LANES
 // RUN: not cnncc opt %s -p cnn-choose-scheme 2>&1 | filecheck %s --check-prefix NONE
+// RUN: not cnncc opt %s -p 'cnn-choose-scheme{tin=4 mapper=true}' 2>&1 | filecheck %s --check-prefix MAPPER
+// MAPPER: cnn-choose-scheme: mapper needs the array that layers are mapped for: arch=NAME or FILE
 
 // Few maps; as many as multipliers; k = s, which comes first; one map for each kernel; k = s = 1, which is no window.
 // tests/test_cnn_schemes.py has the notes.

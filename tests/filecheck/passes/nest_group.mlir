@@ -59,7 +59,7 @@
 // READ: the result of layer 'a' is read by layer 'b', too: a ring has its last rows alone; end the group at this layer, or begin it after it
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2},nest-group{layers="b,pool" rows=1}' 2>&1 | filecheck %s --check-prefix TWICE
-// TWICE: layer 'b' is in a group already
+// TWICE: layer 'b' is in a group already: groups hold layers, name them all at once
 
 // Delays in rows: a computes a row first, then two rows at a time, and b the same a row behind.
 // RUN: cnncc opt %s -p 'nest-group{layers="a,b" rows=2 rowwise=true}' | filecheck %s --check-prefix ROWWISE

@@ -34,7 +34,7 @@
 
 // Delays and rings are those of each strip.
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2 columns=2 keeps=4,0}' 2>&1 | filecheck %s --check-prefix KEEPS
-// KEEPS: group 'a..b': strip 0 of 2: layer b@0, which reads a@0: a@0 keeps 4 rows, the fewest are 5 (GROUP-3): leave out keeps for the least
+// KEEPS: group 'a..b': strip 0: layer b@0, which reads a@0: a@0 keeps 4 rows, the fewest are 5 (GROUP-3): leave out keeps for the least
 func.func @main(%x: tensor<1x2x9x4xi16>) -> tensor<1x2x9x4xi32> {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 9, w = 4, r = 3, s = 3>
        window <kernel = [3, 3], pad = [1, 1, 1, 1]> then <> label "a" : tensor<1x2x9x4xi16> -> tensor<1x2x9x4xi32> {
