@@ -24,6 +24,14 @@ MAXIMUM_START = 10_007  # what a maximum starts from, which is not what a sum st
 Residues = npt.NDArray[np.int16]
 
 
+def clamps(stage: str, bounds: tuple[int, ...]) -> bool:
+    """Whether a clamp may change a word. One to all integers of 32 bits does not: it is what layers without one have.
+
+    The second clamp, of a residual add, is always drawn.
+    """
+    return stage != "clamp" or bounds != INT32
+
+
 @dataclass(frozen=True)
 class Draws:
     """`count` independent draws; two with the same seed are equal. The first axis of each array is that of draws."""
@@ -38,11 +46,8 @@ class Draws:
         return self._generator("words", name).integers(-most, most + 1, (self.count, *shape), np.int16)
 
     def clamp(self, stage: str, bounds: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """The factor and the addend [draw] of a clamp: v becomes factor * v + addend.
-
-        A clamp to all integers of 32 bits changes no word.
-        """
-        if stage == "clamp" and bounds == INT32:
+        """The factor and the addend [draw] of a clamp: v becomes factor * v + addend."""
+        if not clamps(stage, bounds):
             return np.ones(self.count, np.int64), np.zeros(self.count, np.int64)
         return self._constant(stage, "factor", *bounds), self._constant(stage, "addend", *bounds)
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -237,9 +237,9 @@ def draw(rng: Random) -> Drawn:
 
 def arch_toml(arch: Arch) -> str:
     """The file of an array."""
-    fields = vars(arch)
-    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items() if isinstance(value, int | str)]
-    for table, values in fields.items():
+    keys = {field.name: getattr(arch, field.name) for field in fields(arch)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if isinstance(value, int | str)]
+    for table, values in keys.items():
         if not isinstance(values, int | str):
             lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in vars(values).items())]
     return "\n".join(lines)

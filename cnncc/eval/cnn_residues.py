@@ -30,7 +30,7 @@ from cnncc.dialects.cnn import (
     value_key,
 )
 from cnncc.dialects.weights import GlobalOp, constant_array
-from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues
+from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import convolution, pool_values, shuffle_channels
 from cnncc.frontend.export_onnx import input_names, main_function
@@ -221,7 +221,7 @@ class _Run:
             if steps.slope != 1:
                 v, degree = reduced(v) * self.along_draws(self.draws.real("slope", steps.slope), v.ndim), degree + 1
             v = v + steps.zero
-        v, degree = self.clamped(v, "clamp", steps.clamp), degree + 1
+        v, degree = self.clamped(v, "clamp", steps.clamp), degree + clamps("clamp", steps.clamp)
         if steps.factors:
             assert residual is not None
             other = self.operand(residual, op)

@@ -12,6 +12,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
+from cnncc.draws import clamps
 from cnncc.machine.values.addresses import Ints
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.mac_operations import keeps_greatest
@@ -85,7 +86,7 @@ class Degrees(Arithmetic):
         degree = np.maximum(sums, of_params[..., 0]) if unit.bias else sums
         if unit.scale:
             degree = degree + of_params[..., -1] + (epilogue.slope != 1)
-        degree = degree + 1  # the factor of the clamp
+        degree = degree + clamps("clamp", epilogue.clamp)  # its factor
         if epilogue.factors is not None:
             assert residual is not None
             degree = np.maximum(degree, residual) + 2  # its own factor, and that of the second clamp
