@@ -192,7 +192,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> tuple[LayerGraph, list[int]]:
-    """The layers, and the numbers of those at which cores begin, with the end. Raises Refusal where they are none."""
+    """The layers, and the numbers of those at which cores begin, with the end. Raises Refusal where cores cannot."""
     layers = chosen_layers(module, None)
     flat = [name for part in names for name in part]
     if twice := next((name for name in flat if flat.count(name) > 1), None):

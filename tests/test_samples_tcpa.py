@@ -10,7 +10,6 @@ import pytest
 import tcpa
 import tcpa_programs
 from click.testing import CliRunner
-from examples import FACTOR
 
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
@@ -105,7 +104,6 @@ def test_tcpa_measures_the_compilers_mappings(printed: list[dict[str, Any]]) -> 
     assert small < small_all and large < large_all and rate == round(50_000_000 / small_all, 1)
 
 
-@pytest.mark.skipif(FACTOR <= 1, reason="searches for cores take half a minute")
 def test_tcpa_chooses_cores() -> None:
     fastest, fewest = (
         tcpa_programs.compiled_side_by_side("tcpa-4x4"),

@@ -28,11 +28,11 @@ class ChannelPlan:
 class CoresPlan:
     """Groups that run at once, frame after frame: number i on core i + 1, with its PEs. docs/cores.md has the rules.
 
-    - reads: how layers of each group read the image, or the channels before it, by their numbers
+    - reads: of each group, the layers that read the image or a channel, and how.
     - channels: those behind the first group, then those behind the second one, …
-    - lag: frames by which results leave behind the images that come
-    - image, result: words of a frame
-    - height: rows of the image
+    - lag: results leave so many frames after their images come.
+    - image, result: words of a frame.
+    - height: rows of the image.
     """
 
     label: str

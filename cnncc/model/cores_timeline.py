@@ -164,10 +164,10 @@ class _Tokens:
 class _Walk:
     """A core on its way.
 
-    - frame: iterations over frames that it has begun, and `skipped` ones
-    - count: of its loop over frames, while it is there
-    - at_frame: whether it is about to begin one
-    - wanted: where the tokens are that the next task takes
+    - frame: the number of its frame. Frames that were skipped count.
+    - count: iterations of its loop over frames, 0 outside of it.
+    - at_frame: whether it is about to begin a frame.
+    - wanted: the queues from which the next task takes tokens.
     """
 
     def __init__(self, number: int, core: TimedCore, tokens: _Tokens, with_causes: bool) -> None:
