@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tcpa_programs
 from cli_cases import done, refused
 from examples import SEED, examples
 from group_cases import random_chain
@@ -73,6 +74,13 @@ def test_the_mnist_net_does_1_100_frames_a_second_and_is_proven(tmp_path: Path) 
     assert rate and float(rate[1].replace(",", "")) > 1100
     given = ("--batch", 1, "--calibrate", data, "--prove")
     assert "any number of frames" in done("verify", tmp_path / "net.cnb", "--model", model, *given).stdout
+
+
+def test_the_sample_of_the_paper_counts_what_the_compiler_chooses() -> None:
+    """`tcpa.py --all`: with the most frames a second, and with the fewest PEs for 100 frames."""
+    fastest, fewest = (tcpa_programs.compiled_side_by_side("tcpa-4x4", fps) for fps in (None, 100))
+    assert sum(fastest.pes) == 16 and fastest.preset_period == fastest.period < 50_000_000 / 1_100
+    assert sum(fewest.pes) == 2 and fewest.period < 50_000_000 / 100
 
 
 @pytest.mark.parametrize(

@@ -104,15 +104,6 @@ def test_tcpa_measures_the_compilers_mappings(printed: list[dict[str, Any]]) -> 
     assert small < small_all and large < large_all and rate == round(50_000_000 / small_all, 1)
 
 
-def test_tcpa_chooses_cores() -> None:
-    fastest, fewest = (
-        tcpa_programs.compiled_side_by_side("tcpa-4x4"),
-        tcpa_programs.compiled_side_by_side("tcpa-4x4", 100),
-    )
-    assert sum(fastest.pes) == 16 and fastest.preset_period == fastest.period < 50_000_000 / 1_100
-    assert sum(fewest.pes) == 2 and fewest.period < 50_000_000 / 100
-
-
 def test_tcpa_refuses_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program whose logits are not those of the network measures nothing."""
     right = cnn.evaluate

@@ -200,8 +200,10 @@ def _counted(compilation: Compilation, logits: Mapping[str, Array]) -> SideBySid
 
 
 def _period(stats: Mapping[str, Any]) -> int:
-    """Cycles of a frame in steady state."""
+    """Cycles of a frame in steady state. Raises Refusal where the run is too short for one."""
     period = stats["frames"]["period"]
+    if period is None:
+        raise Refusal(f"{FRAMES} frames are too few for a steady state")
     return period["cycles"] // period["frames"]
 
 
