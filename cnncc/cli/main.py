@@ -57,8 +57,8 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with the whole first sentence of its help, which click cuts at the end of a line."""
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, command.get_short_help_str(SENTENCE_LIMIT)) for name, command in found if command]
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(SENTENCE_LIMIT)) for name, command in commands if command]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
