@@ -23,6 +23,7 @@ import click
 
 import cnncc
 from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
+from cnncc.util.garbage import collect_rarely
 
 NO_COMMANDS = ("main", "options")  # modules of this package
 SENTENCE_LIMIT = 500  # characters: no first sentence of a command's help is that long
@@ -64,6 +65,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what it raises becomes an exit code."""
+        collect_rarely()
         try:
             return super().invoke(ctx)
         except Refusal as refusal:
