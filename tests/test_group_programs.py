@@ -14,12 +14,11 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, done
 from examples import SEED, examples
 from glb_races import dram_of, races
-from group_cases import Chain, tensor
+from group_cases import PRESETS, Chain, tensor, turn
 from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
 from cnncc.arch.model import PRESETS as ARRAYS
-from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
@@ -29,7 +28,7 @@ from cnncc.dialects.array import View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, group_layers
-from cnncc.driver.pipeline import NONE, TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.pipeline import NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
@@ -51,7 +50,6 @@ from cnncc.proof.proof import prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
-PRESETS = ("spatial-4x4", "spatial-8x8", "spatial-16x16", "seed-4x4", "seed-8x8")
 EXAMPLES = examples(40)
 REFUSED = (
     "leave one of them out",
@@ -68,10 +66,9 @@ def mapped(
     chain: Chain, rows: int, layers: list[str], arch: str, rowwise: bool = False, slack: int = 0, single: bool = False
 ) -> Compilation:
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
-    ctx = new_context()
-    compilation = Compilation(ctx, chain.module(ctx), Settings(load_arch(arch), arch, 16))
+    compilation = chain.compilation(arch)
     compilation.run_before(TO_PROGRAMS)
-    NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single).apply(ctx, compilation.module)
+    NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single).apply(compilation.ctx, compilation.module)
     group = group_of(compilation.module)
     for number, (layer, plan) in enumerate(zip(group.members(), group_layers(group), strict=True)):
         if slack:
@@ -122,7 +119,7 @@ def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
 @pytest.mark.parametrize("number", range(EXAMPLES))
 def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every second one inputs and results are streamed where that is better."""
-    if number % 2:
+    if turn(number) % 2:
         monkeypatch.setattr(residency, "END_PART", END_PART)
     drawn_program(number, PRESETS[number % len(PRESETS)])
 
@@ -347,7 +344,7 @@ def claim_of(compilation: Compilation, chain: Chain) -> Claim:
     """That a program computes the chain."""
     ctx = compilation.ctx
     binary = build_binary(compilation.module, ctx.weights, compilation.settings.arch, {})
-    return Claim(binary, chain.module(ctx), ctx.weights)
+    return Claim(binary, chain.module(ctx, compilation.settings.arch.operand_bits), ctx.weights)
 
 
 def test_a_load_moves_each_row_once() -> None:
