@@ -42,9 +42,10 @@ def small_array(
     number: int, rng: np.random.Generator, chain: Chain, folder: Path, shares: tuple[float, float] = (0.5, 1.2)
 ) -> str:
     """A file of a preset whose GLB has a share of the words of the largest value, so that values are streamed."""
-    preset, largest = load_arch(PRESETS[number % len(PRESETS)]), max(prod(dims) for dims in chain.dims)
-    words, file = 200 + int(largest * rng.uniform(*shares)), folder / f"{number}.toml"
-    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=words))))
+    preset, file = load_arch(PRESETS[number % len(PRESETS)]), folder / f"{number}.toml"
+    words = 200 + int(max(prod(dims) for dims in chain.dims) * rng.uniform(*shares))
+    glb = replace(preset.glb, words=-(-words // preset.glb.banks) * preset.glb.banks)
+    file.write_text(arch_text(replace(preset, glb=glb)))
     return str(file)
 
 
