@@ -9,7 +9,7 @@ from typing import assert_never
 import numpy as np
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import ADDRESSING, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
 from cnncc.machine.values.addresses import Descriptor, Grid, position
@@ -59,7 +59,10 @@ class AccessWalk:
 
     def _step(self, leaf: Leaf, first: int, last: int) -> AccessStep:
         inst, reads, writes = leaf.instruction, list[Place](), list[Place]()
-        match kind := inst.spec.kind:
+        kind = inst.spec.kind
+        if kind not in ADDRESSING:
+            return AccessStep(leaf, first, last)
+        match kind:
             case Kind.DESC:
                 self.descriptors[inst.number("id")] = Descriptor.of(inst)
             case Kind.STEP:
@@ -73,10 +76,6 @@ class AccessWalk:
                 reads.append(self._load(inst))
             case Kind.COMMIT:
                 self._commit(inst, first, last, reads, writes)
-            case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT | Kind.CORE | Kind.ROUTE:
-                pass
-            case Kind.LOOP | Kind.END:
-                raise AssertionError(f"{kind} is no leaf of a program's tree")
             case _:
                 assert_never(kind)
         return AccessStep(leaf, first, last, reads, writes)
