@@ -26,6 +26,7 @@ from cnncc.machine.values.regfile import Half, HalfFault
 GLB, SHARED, DRAM = 700, 200, 900
 RESULTS = 500  # results go from here on; loads read below, mostly
 IFMAP, OTHER, WEIGHT, OUTPUT, RESIDUAL, PARAMS, OPERAND, DRAM_SIDE, GLB_SIDE, SUMS = range(10)
+STORED, STORED_TO = 10, 11
 
 
 @dataclass
@@ -225,6 +226,7 @@ class Writer:
         counts = [self.upto(3) for _ in range(self.random.randint(0, 3))]
         results = self.results(place, shape, counts)
         fetches = self.fetches(random.Random(str(results))) if counts else []
+        stores = self.stores(random.Random(f"{results} stored")) if counts else []
         for depth, count in enumerate(counts):
             self.loop(count)
             for transfer in fetches if depth == 0 else []:
@@ -235,7 +237,11 @@ class Writer:
         if self.chance(0.15):  # again, over some of the same words
             self.tile(op, shape, place, part, reuse)
             self.emit("commit", **results | {"offset": self.random.randint(-3, 3)})
-        for _ in counts:
+        for _ in counts[1:]:
+            self.end()
+        for transfer in stores:
+            self.emit("dma", direction="out", **transfer)
+        if counts:
             self.end()
 
     def fetches(self, r: random.Random) -> list[dict[str, Value]]:
@@ -253,6 +259,20 @@ class Writer:
             steps = {"dram_step": r.randint(0, 40), "glb_step": r.randint(0, 40)}
             start = {"dram_offset": r.randint(0, 60), "glb_offset": r.choice([0, 0, 7, 15])}
             found.append({"dram": DRAM_SIDE, "glb": side, **sizes, **steps, **start})
+        return found
+
+    def stores(self, r: random.Random) -> list[dict[str, Value]]:
+        """Transfers that each iteration of a loop ends with, or none: of results or of other words."""
+        found: list[dict[str, Value]] = []
+        if r.random() < 0.5:
+            return found
+        for desc, base in ((STORED_TO, r.choice([SHARED, 300, 600])), (STORED, r.choice([20, 300, RESULTS, RESULTS]))):
+            self.emit("desc", id=desc, base=base, wrap=r.choice([0, 0, 0, 9]))
+            self.emit("step", id=desc, loop=0, by=FieldTerm("lin", r.randint(0, 12)))
+        for _ in range(r.randint(1, 2)):
+            sizes = {"words": r.randint(1, 40), "rows": r.randint(1, 2), "count": r.randint(1, 2)}
+            steps = {"dram_step": r.randint(0, 40), "glb_step": r.randint(0, 20)}
+            found.append({"dram": STORED_TO, "glb": r.choice([STORED, STORED, OUTPUT]), **sizes, **steps})
         return found
 
     def tile(self, op, shape, place, part, reuse) -> None:
@@ -504,12 +524,13 @@ def words_of(memory: Memory, images: int) -> list[list[int | None]]:
 
 
 def compare_glb(text: str, dram: np.ndarray, most: int = BLOCK_ELEMENTS) -> None:
-    """On a row of four PEs a program traps on neither machine, and leaves the same words in the GLB."""
+    """On a row of four PEs a program traps on neither machine, and leaves the same words in both memories."""
     arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
     program = assemble(text)
     plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
     assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
     assert words_of(real.glb, len(dram)) == [machine.glb for machine in plain]
+    assert words_of(real.dram, len(dram)) == [machine.dram for machine in plain]
 
 
 def check_moved(program: list[Instruction], plain: PlainMachine) -> None:
@@ -648,6 +669,41 @@ def test_a_loop_that_fetches_a_slice_an_iteration(count: int, weights: int, para
     dram[:, 701::2] = 0  # a bias is small: its second word is 0
     dram[:, :SHARED] = dram[:1, :SHARED]
     compare_glb(SLICES.format(always=always, count=count, weights=weights, params=params, other=other), dram)
+
+
+STORES = """
+    desc id=0
+    desc id=1 base=500
+    desc id=2 base=300
+    desc id=3 base=296
+    desc id=4 base=600
+    step id=1 loop=0 by=lin*{step}
+    step id=2 loop=0 by=lin*4
+    step id=3 loop=0 by=lin*4
+    unit clamp_lo=-32768 clamp_hi=32767
+    dma dram=0 glb=0 words=700
+    loop count=5
+      {fetch}
+      load kind=ifmap desc=0 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*1
+      mac op=add cols=4 set_cols=4 taps=3 ifmap_j=1 clear=always send=always take_ifmap=always give_ifmap=always
+      commit desc=1 cols=4 set_cols=4 col=lin*1 {partial}
+      dma direction=out dram=2 glb={stored} words=4
+    end
+    halt
+"""
+
+
+@pytest.mark.parametrize("step", [0, 4])
+@pytest.mark.parametrize(
+    ("fetch", "stored"), [("", 1), ("dma dram=3 glb=0 words=6", 1), ("dma dram=3 glb=0 words=6", 0)]
+)
+@pytest.mark.parametrize("partial", ["", "partial=1 sums=4 fresh=0 final=0"])
+def test_a_loop_that_stores_its_results(step: int, fetch: str, stored: int, partial: str) -> None:
+    """Each iteration stores its results, in one place or the next, or words that it fetched. It fetches nothing, or
+    what the iteration before it stored. With partial sums, only the last one has results, and all store that place.
+    """
+    dram = np.arange(DRAM)[None] ** 2 % 11
+    compare_glb(STORES.format(step=0 if partial else step, fetch=fetch, stored=stored, partial=partial), dram)
 
 
 LINES = """
