@@ -26,6 +26,7 @@ from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.integers import Integers
 from cnncc.machine.values.loop_fetches import leading_fetches
+from cnncc.machine.values.loop_stores import trailing_stores
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.mac_operations import operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
@@ -182,14 +183,14 @@ class Interpreter:
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = block = Block(depth(loop), loop.register, iterations)
         try:
-            self.work.spend(len(iterations) * len(leading_fetches(loop)) * PER_INSTRUCTION)
-            block.fetch(leading_fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
+            fetches, stores = leading_fetches(loop), trailing_stores(loop)
+            self.work.spend(len(iterations) * (len(fetches) + len(stores)) * PER_INSTRUCTION)
+            block.fetch(fetches, self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
-            block.check_order(self.glb.words)
-            for place, values in block.writes:
-                self.glb.write(place, values)
+            block.stores = block.places(stores, self.index, self.descriptors, self.glb.words)
+            block.write(self.dram, self.glb)
         except (OrderMatters, HalfFault, OutOfRange, Trap):
             # Iteration by iteration, a trap also names the instruction that runs into it first.
             for fetched in block.fetched:
@@ -244,7 +245,7 @@ class Interpreter:
 
     def _dma(self, inst: Instruction) -> None:
         if self.block is not None:
-            return  # `Block.fetch` has done it for all iterations
+            return  # `Block.fetch` has done it for all iterations, or `Block.write` will
         dram, glb = sides(inst, self.index, self.descriptors, self.glb.words)
         if inst.text("direction") == "in":
             self.glb.write_in_order(glb, self.dram.read(dram))

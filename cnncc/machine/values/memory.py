@@ -6,6 +6,7 @@ the first one. Arrays of values have that axis too, with size 1 if all images ag
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -136,6 +137,16 @@ def _holds(mask: Mask, place: Strided) -> bool:
 def ends(place: Place) -> tuple[int, int]:
     """The least and the greatest address of a place that is not empty."""
     return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
+
+
+def overlap(places: Iterable[Place], others: Iterable[Place]) -> bool:
+    """Whether one of the places may overlap one of the others: its least to its greatest address does."""
+    one, other = ([ends(place) for place in each if place.size] for each in (places, others))
+    if not one or not other or max(high for _, high in one) < min(low for low, _ in other):
+        return False
+    if max(high for _, high in other) < min(low for low, _ in one):
+        return False
+    return any(a[0] <= b[1] and b[0] <= a[1] for a in one for b in other)
 
 
 def fill(words: npt.NDArray[np.generic], place: Place, values: npt.NDArray[np.integer] | int) -> None:
