@@ -85,11 +85,11 @@ class Block:
         self, transfers: Sequence[Leaf], loops: list[Index], descriptors: Sequence[Descriptor], most: int
     ) -> list[list[tuple[Place, Place]]]:
         """The places in DRAM and GLB of transfers, by iteration; parameters as of `fetch` and `sides`."""
-        found: list[list[tuple[Place, Place]]] = []
+        each: list[list[tuple[Place, Place]]] = []
         for i in self.iterations if transfers else ():
             loops[self.register] = i
-            found.append([sides(leaf.instruction, loops, descriptors, most) for leaf in transfers])
-        return found
+            each.append([sides(leaf.instruction, loops, descriptors, most) for leaf in transfers])
+        return each
 
     def fetch(
         self,
