@@ -1,4 +1,4 @@
-"""How a group runs, what it gains, what limits it, and what is proven: for `--explain` of a group or a layer in one."""
+"""How a group runs, its gain, its limit, and what is proven of it: `--explain` of a group, or of a layer in one."""
 
 from __future__ import annotations
 

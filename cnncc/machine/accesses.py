@@ -9,7 +9,7 @@ from typing import assert_never
 import numpy as np
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import ADDRESSING, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
 from cnncc.machine.values.addresses import Descriptor, Grid, position
@@ -68,7 +68,10 @@ class AccessWalk:
 
     def _step(self, leaf: Leaf, first: int, last: int) -> AccessStep:
         inst, accesses = leaf.instruction, ((), ())
-        match kind := inst.spec.kind:
+        kind = inst.spec.kind
+        if kind not in ADDRESSING:
+            return AccessStep(leaf, first, last)
+        match kind:
             case Kind.DESC:
                 self.descriptors[inst.number("id")] = Descriptor.of(inst)
                 self.made[inst.number("id")] = (leaf.index,)
@@ -87,10 +90,6 @@ class AccessWalk:
             case Kind.COMMIT:
                 ends = holds(inst.when("fresh"), first), holds(inst.when("final"), last)
                 accesses = self._again(leaf, self._operands(inst), ends, lambda: self._commit(inst, *ends))
-            case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT | Kind.CORE | Kind.ROUTE:
-                pass
-            case Kind.LOOP | Kind.END:
-                raise AssertionError(f"{kind} is no leaf of a program's tree")
             case _:
                 assert_never(kind)
         return AccessStep(leaf, first, last, *accesses)

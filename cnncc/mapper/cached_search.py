@@ -38,6 +38,7 @@ from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
+from cnncc.util.garbage import collect_rarely
 from cnncc.util.progress import Progress
 
 SOURCES = (
@@ -298,6 +299,7 @@ WORKER = "import sys; sys.path[:] = sys.argv[1:]; from cnncc.mapper.cached_searc
 def work() -> None:
     """What such a process does: a result for each task, until there are no more, or nobody takes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    collect_rarely()
     while True:
         try:
             task: SearchTask = pickle.load(sys.stdin.buffer)

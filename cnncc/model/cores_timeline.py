@@ -132,7 +132,7 @@ class _PlainClock:
 class _Tokens:
     """The tokens between cores that nobody has taken, by their taker, the oldest first.
 
-    Those that a taker's own signals give come before all others, whenever these arrive (CORE-4).
+    Tokens of the taker's own signals come before all others, whatever the times (CORE-4).
     """
 
     def __init__(self, cores: Sequence[TimedCore], latency: int) -> None:

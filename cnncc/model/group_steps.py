@@ -139,7 +139,7 @@ class _Tokens:
         return () if alone else layer.reads
 
     def _full(self) -> None:
-        """Which first loads wait for a stripe or for rows from DRAM, and what says that these are there."""
+        """The first loads that wait for a stripe, or for rows from DRAM, and the events that they wait for."""
         waited: dict[Semaphore, Point] = {Semaphore.STRIPE_FULL: NEVER, Semaphore.ROWS_FULL: NEVER}
         for point, layer, stripe in self._points():
             needed = dict(waited)

@@ -38,7 +38,7 @@ class Operands:
         self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
         self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
-        # A commit has one start for results and residual: it counts images where one of them has several in the GLB.
+        # A commit has one start for results and residual. It counts images if the GLB has several images of either.
         homes = {name: home for name, home in layer.tensors.homes().items() if name in OF_COMMIT}
         self.image = max((home.image for name, home in homes.items() if name not in self.stages), default=0)
         if layer.shape.per_position:

@@ -73,8 +73,9 @@ class Operand:
 class Home:
     """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next.
 
-    ring: the rows of its ring if it lies in one that has not all rows; 0 otherwise. wrap: the words of a circle of
-    images, if it lies in one; 0 otherwise.
+    Attributes:
+        ring   the rows of its ring; 0 if all rows have their place
+        wrap   the words of its circle of images; 0 without one
     """
 
     tensor: str
@@ -106,8 +107,10 @@ class Tensors:
 class ProgramLayer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
-    params_words: words of the biases and scales of one channel, or of one position; full: the semaphore that says that
-    weights have arrived in the GLB. in_group: whether the layer is one of a group.
+    Attributes:
+        params_words   words of the biases and scales of one channel, or of one position
+        full           the semaphore for weights that have arrived in the GLB
+        in_group       whether the layer is one of a group
     """
 
     label: str
@@ -181,8 +184,9 @@ def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
 class LoopPieces:
     """The loops of a program, outermost first: their names, conditions on them, and how they move through operands.
 
-    unrolled: those that have a body for each iteration instead of a register. by_register: whether loops are named
-    after their registers; layers of a group share these.
+    Attributes:
+        unrolled      the loops with a body for each iteration, which take no register
+        by_register   whether loops are named after their registers, which the layers of a group share
     """
 
     loops: Sequence[Loop]

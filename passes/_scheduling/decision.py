@@ -89,7 +89,7 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
 
 
 def _place_outputs(network: Network, candidates: Candidates) -> list[Value]:
-    """The values that the schedule streams. Those that it has resident may not move from here on. Raises Refusal."""
+    """The values that the schedule streams. Its resident values may not be streamed from here on. Raises Refusal."""
     streamed, refusals = list[Value](), Refusals()
     for layer in network.layers:
         place = candidates.schedule.outputs.get(label(layer) or "")

@@ -216,8 +216,9 @@ def _whole(where: str, name: str, value: object, one: bool = False) -> tuple[int
     numbers = cast("list[object]", value) if isinstance(value, list) else [None]
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
     if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
-        what = "a whole number" if one else "a list of whole numbers"
-        raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {one_line(repr(numbers), 40)}")
+        what, given = ("a whole number", numbers[0]) if one else ("a list of whole numbers", value)
+        said = "it is missing" if given is None else f"not {one_line(repr(given), 40)}"
+        raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {said}")
     return whole
 
 
