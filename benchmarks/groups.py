@@ -1,6 +1,6 @@
 """What groups of layers change in networks: cycles, DRAM words, energy, and the time of the search.
 
-    python benchmarks/groups.py [--network mnist …] [--array spatial-8x8 …] [--aim fastest …]
+    python benchmarks/groups.py [--network mnist …] [--array spatial-8x8 …] [--aim fastest …] [-o rows.txt]
 
 | aim | options | a network is worse with groups |
 |---|---|---|
@@ -8,39 +8,48 @@
 | default | none | with more than (1 + slack) times the fewest cycles, or with more energy than a network within these |
 | energy, edp, words | `--objective` | with more of it |
 
-The fewest cycles are those of `fastest`, if it comes before. CPU s are those of `estimate` with nothing kept. A row is
-`slow` if groups take more than twice the time. The last line counts what is worse or slow, and the exit code is 1 if
-there is some. All sizes are those of `samples/models.py`, with a batch of 1.
+The fewest cycles are those of `fastest`, if it comes before. A process of its own maps the network for each row:
+without groups, and then with them. It keeps what it finds, so that the CPU s of both together are at least those of the
+search with groups. A row is `slow` if they are more than twice those without groups. The last line counts what is worse
+or slow, and the exit code is 1 if there is some. `-o` adds the rows to a file, and leaves out those that it has. All
+sizes are those of `samples/models.py`, with a batch of 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from objectives import cpu_seconds, model
+from objectives import ROOT, cpu_seconds, model
 
 from cnncc.arch.model import preset_names
+from cnncc.driver.pipeline import ASSIGN, AUTO, NONE, Compilation
+from cnncc.driver.program_parts import mapped_parts
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.mapper.objective import SLACK
+from cnncc.model.energy import with_energy
+from cnncc.model.program_counts import program_counts
 from cnncc.util import disk_cache
 
 MADE = ("mobilenet", "resnet50", "alexnet", "vgg16", "light-squeezenet", "light-shufflenet", "light-inception-v1")
-SAMPLES = ("mnist", "lenet", "depthwise", "resnet20")
-OPTIONS = {"vgg16": ("--features",)}
-AIMS = {"fastest": ("--slack", "0"), "default": ()} | {aim: ("--objective", aim) for aim in ("energy", "edp", "words")}
+SAMPLES = tuple(sorted(file.stem for file in (ROOT / "samples" / "models").glob("*.onnx")))
+OPTIONS = {"vgg16": ("--features",), "light-vgg19": ("--features",)}
+AIMS = {"fastest": ("cycles", 0.0), "default": ("cycles", None)} | {
+    aim: (aim, None) for aim in ("energy", "edp", "words")
+}
 MOST_CPU = 2.0  # times the seconds without groups
 FEW_SECONDS = 2.0  # below which times are those of starting
+FORK = get_context("fork")
 
 
 class Run(NamedTuple):
-    """What an estimate says of a network, and its CPU seconds."""
+    """What the cost model says of a network, and CPU seconds."""
 
     cycles: int
     words: int
@@ -48,18 +57,34 @@ class Run(NamedTuple):
     seconds: float
 
 
-def run(file: Path, arch: str, aim: str, groups: str) -> Run | None:
-    """A network with or without groups; None where it is refused."""
-    options = ["--arch", arch, "--batch", "1", *AIMS[aim], "--groups", groups, "--json"]
-    start = cpu_seconds()
-    command = [sys.executable, "-m", "cnncc", "estimate", str(file), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {disk_cache.FOLDER: "off"})
-    if done.returncode:
-        print(f"{file.stem} {arch} {groups}: {done.stderr.strip().splitlines()[-1]}")
-        return None
-    counters = json.loads(done.stdout)
+def run(start: Compilation, arch: str, aim: str, groups: str) -> Run:
+    """A quantised network with or without groups. Raises Refusal."""
+    (objective, slack), before = AIMS[aim], cpu_seconds()
+    settings = CompileOptions(arch, objective=objective, slack=slack, groups=groups).settings()
+    parts = mapped_parts(Compilation(start.ctx, start.module.clone(), settings))
+    counters = with_energy(program_counts(parts, settings.arch, causes=False), settings.arch.energy)
     words = counters["words"]["dram_read"] + counters["words"]["dram_write"]
-    return Run(counters["cycles"]["total"], words, counters["energy"]["total"], cpu_seconds() - start)
+    return Run(counters["cycles"]["total"], words, counters["energy"]["total"], cpu_seconds() - before)
+
+
+def without_and_with(start: Compilation, arch: str, aim: str) -> tuple[Run, Run] | None:
+    """Both runs, in a process of its own; None if the network is refused."""
+    receive, send = FORK.Pipe(duplex=False)
+
+    def measure() -> None:
+        none = run(start, arch, aim, NONE)
+        auto = run(start, arch, aim, AUTO)
+        send.send((none, auto._replace(seconds=none.seconds + auto.seconds)))
+
+    process = FORK.Process(target=measure)
+    process.start()
+    send.close()
+    try:
+        return receive.recv()
+    except EOFError:
+        return None
+    finally:
+        process.join()
 
 
 def faults(none: Run, auto: Run, aim: str, fewest: int) -> Iterator[str]:
@@ -88,32 +113,46 @@ def cell(name: str, none: float, auto: float) -> str:
     return f"{name} {none:,.0f} {auto:,.0f} ({100 * (auto / none - 1):+.2f} %)"
 
 
+def rows(name: str, arch: str, aims: list[str], folder: Path) -> Iterator[str]:
+    """A row for each aim."""
+    fewest, file = sys.maxsize, model(name, OPTIONS.get(name, ()), folder)
+    start = start_compilation(file, CompileOptions(arch, batch=1))
+    start.run_before(ASSIGN)
+    for aim in aims:
+        label = f"{name:28} {arch:14} {aim:8}"
+        if (runs := without_and_with(start, arch, aim)) is None:
+            yield f"{label} refused"
+            continue
+        none, auto = runs
+        fewest = min(fewest, none.cycles, auto.cycles)
+        cells = [cell(what, getattr(none, what), getattr(auto, what)) for what in Run._fields[:3]]
+        cells.append(f"{none.seconds:.1f} {auto.seconds:.1f} s ({auto.seconds / none.seconds:.2f})")
+        yield f"{label} {'  '.join(cells)} {' '.join(faults(none, auto, aim, fewest))}".rstrip()
+
+
 def main() -> None:
     """Print a row for each network, array and aim, and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", nargs="*", default=[*SAMPLES, *MADE])
     parser.add_argument("--array", nargs="*", default=preset_names())
     parser.add_argument("--aim", nargs="*", default=["fastest", "default", "energy"], choices=AIMS)
+    parser.add_argument("-o", "--output", type=Path, help="a file to add rows to")
     given = parser.parse_args()
-    rows, wrong, slowest = 0, 0, 0.0
+    os.environ.setdefault(disk_cache.FOLDER, disk_cache.OFF)
+    known = given.output.read_text().splitlines() if given.output and given.output.exists() else []
+    have = {tuple(line.split()[:3]) for line in known}
     with tempfile.TemporaryDirectory() as folder:
         for name in given.network:
-            file = model(name, OPTIONS.get(name, ()), Path(folder))
             for arch in given.array:
-                fewest = sys.maxsize
-                for aim in given.aim:
-                    none, auto = (run(file, arch, aim, groups) for groups in ("none", "auto"))
-                    rows += 1
-                    if none is None or auto is None:
-                        wrong += none is not None
-                        continue
-                    fewest, ratio = min(fewest, none.cycles, auto.cycles), auto.seconds / none.seconds
-                    found = [*faults(none, auto, aim, fewest)]
-                    wrong, slowest = wrong + bool(found), max(slowest, ratio)
-                    cells = [cell(what, getattr(none, what), getattr(auto, what)) for what in Run._fields[:3]]
-                    cells.append(f"{none.seconds:.1f} {auto.seconds:.1f} s ({ratio:.2f})")
-                    print(f"{name:20} {arch:14} {aim:8} {'  '.join(cells)} {' '.join(found)}".rstrip(), flush=True)
-    print(f"{rows} rows: {wrong or 'nothing'} worse with groups; the search takes up to {slowest:.2f} times as long")
+                todo = [aim for aim in given.aim if (name, arch, aim) not in have]
+                for line in rows(name, arch, todo, Path(folder)) if todo else ():
+                    known.append(line)
+                    print(line, flush=True)
+                    if given.output:
+                        with given.output.open("a") as file:
+                            file.write(f"{line}\n")
+    wrong = sum(line.endswith(("worse", "slow", "refused")) for line in known)
+    print(f"{len(known)} rows: {wrong or 'nothing'} worse with groups")
     sys.exit(wrong > 0)
 
 

@@ -39,7 +39,7 @@ class Region:
 
 
 class EndTokens(NamedTuple):
-    """The points of a frame that take a token of one end of a link, and those that give one at its other end."""
+    """The points of a frame that take a token at one end of a link, and the points that give it at the other end."""
 
     takes: frozenset[Point]
     gives: frozenset[Point]
@@ -111,7 +111,7 @@ class Channel:
 
     @cached_property
     def _lows(self) -> list[int]:
-        """The first row that each of these points, or one after it, reads; the height where none does."""
+        """Of each point, the first row that is still read from then on; the height if there is none."""
         reads = {reader.layer: reader.read for reader in self.readers}
         lows, least = list[int](), self.height
         for (step, number), _ in reversed(self.reading):
@@ -201,7 +201,7 @@ class Link:
 
 
 def image_tokens(layers: Sequence[GroupLayer], readers: Sequence[Reader], height: int) -> EndTokens:
-    """Of layers that read an image of so many rows: it is there when its first reader begins, free after the last."""
+    """The tokens of an image of `height` rows, which comes before its first reader and is free after its last."""
     reads, points = {reader.layer: reader.read for reader in readers}, list[Point]()
     for point, stripe in points_of(layers):
         if (read := reads.get(point[1])) is not None:

@@ -1,4 +1,4 @@
-"""Says where every tensor lies: in DRAM one after the other, in the GLB where it is free while the tensor lives."""
+"""Gives every tensor its first word: in DRAM one after the other, in the GLB where words are free in its lifetime."""
 
 from __future__ import annotations
 

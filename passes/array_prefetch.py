@@ -113,7 +113,7 @@ def _last_that_comes_in(before: LayerOp) -> Operation:
 
 
 def _where_free(anchor: Operation, semaphore: int) -> Operation:
-    """What stands at `anchor` or behind it, after which one of two buffers is free: one token comes later, not both."""
+    """The op, from `anchor` on, after which one of two buffers is free: one of their tokens comes later, not both."""
 
     def given(op: Operation) -> int:
         records = (inner.record.data for inner in op.walk() if isinstance(inner, LoadOp | CommitOp | DmaOp))

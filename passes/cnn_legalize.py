@@ -47,9 +47,8 @@ class CnnLegalizePass(ModulePass):
     Why: the value before has other readers, so its own epilogue cannot do the step. Only conv, pool, add, reshape,
     concat and host remain.
 
-    An operand of a concatenation is computed in its place in the result. Three kinds of operands are
-    copied first, by such a pooling without epilogue: an operand of two places, a reshape to other rows and columns, and
-    a value that the host or the user shares.
+    An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
+    without epilogue: an operand of two places, a reshape to other rows and columns, a value that host or user share.
 
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"

@@ -23,8 +23,8 @@ class NestMergeLoopsPass(ModulePass):
         nest.for h step 4 { nest.for h { … } }           ->   nest.for h { … }
         nest.for h step 4 { nest.par h on rows { … } }   ->   nest.par h on rows { … }
 
-    Illegal where a loop or a stage stands between them, or where the outer one runs in space and the inner does not. A
-    loop in space takes more PEs then: with `arch` (a preset or a file) it is refused where that has not so many.
+    Illegal if a loop or a stage stands between them, or if only the outer one runs in space. The loop in space takes
+    more PEs then: with `arch` (a preset or a file) it is refused if that array has too few.
     """
 
     name = "nest-merge-loops"

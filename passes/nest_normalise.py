@@ -15,7 +15,7 @@ from cnncc.passes._scheduling.rewrites import normalised
 
 @dataclass(frozen=True)
 class NestNormalisePass(ModulePass):
-    """Brings each nest into the one form of all that do the same in the same order, so that equal nests print equally.
+    """Brings each nest into a normal form: nests that do the same in the same order then print equally.
 
     1. Loops that run once are left out.
     2. Loops in time over one dimension, directly around each other, become one.

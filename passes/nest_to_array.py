@@ -295,7 +295,7 @@ class _Lowering:
     def _params(self, label: str, op: LayerOp) -> tuple[str, int]:
         """The tensor of a layer's biases and scales, in the order of its results, and the words of one of these.
 
-        Raises Refusal where there is no scale for each position that is to have one.
+        Raises Refusal if a position lacks its scale.
         """
         names = [name for name in (op.steps.data.bias, op.steps.data.scale) if name]
         if not names:

@@ -25,8 +25,8 @@ class NestUnrollPass(ModulePass):
 
         nest.for h step 4 { nest.for h { … } }   ->   nest.for h step 4 { nest.par h on rows { … } }
 
-    With `arch` (a preset or a file) it is refused where that has too few PEs, or no link on which sums over c, r, s
-    would travel. Too many iterations are folded by `nest-split` first.
+    With `arch` (a preset or a file) it is refused if that array has too few PEs, or no link for sums over c, r, s. Too
+    many iterations are folded by `nest-split` first.
     """
 
     name = "nest-unroll"

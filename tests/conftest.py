@@ -25,6 +25,7 @@ from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search
 from cnncc.passes._scheduling import residency, smaller_budgets
 from cnncc.util import disk_cache
+from cnncc.util.garbage import collect_rarely
 
 tell_hypothesis()
 
@@ -47,13 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay: the garbage collector need not go through them again and again (5 % of the time).
-
-    What tests make is mostly freed without it: it runs less often, for another 3 %.
-    """
+    """Modules and tests stay: the garbage collector need not go through them again and again (5 % of the time)."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_rarely()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -7,19 +7,21 @@ differ from side to side, odd and prime heights, several images, and sums with a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
+from cnncc.arch.model import load_arch, preset_names
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
-from cnncc.driver.pipeline import DONE, new_context
+from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.eval import cnn
 
+PRESETS = tuple(name for first in range(3) for name in preset_names()[first::3])  # unlike ones follow each other
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
-MOST = 5000  # of an operand
 Dims = tuple[int, int, int, int]
 
 
@@ -36,26 +38,32 @@ class Chain:
     def labels(self) -> list[str]:
         return [f"l{number}" for number in range(len(self.lines))]
 
-    def module(self, ctx: CompilerContext) -> ModuleOp:
-        """`main`, as the step before `cnn-to-nest` leaves it."""
-        refs = {name: f'#weights.ref<"{ctx.weights.add(array)}">' for name, array in self.arrays.items()}
-        globals_ = "\n".join(
-            f"weights.global @{name} : {tensor(array.shape, _element(array))} = {refs[name]}"
-            for name, array in self.arrays.items()
-        )
+    def module(self, ctx: CompilerContext, bits: int = 16) -> ModuleOp:
+        """`main`, as the step before `cnn-to-nest` leaves it. bits: of an operand."""
+        globals_ = list[str]()
+        for name, array in self.arrays.items():
+            words = array.astype(f"int{bits}") if array.dtype == np.int16 else array
+            ref = f'#weights.ref<"{ctx.weights.add(words)}">'
+            globals_.append(f"weights.global @{name} : {tensor(words.shape, _element(words))} = {ref}")
         last = len(self.lines)
         module = Parser(
             ctx,
             f"""builtin.module attributes {{{DONE} = "cnn-legalize", cnn.psum_bits = 32 : i64}} {{
-            {globals_}
+            {chr(10).join(globals_)}
             func.func @main(%v0 : {tensor(self.x.shape)} {{onnx.name = "x", {QUANT}}})
                 -> ({tensor(self.dims[-1])} {{onnx.name = "y", {QUANT}}}) {{
               {chr(10).join(self.lines)}
               func.return %v{last} : {tensor(self.dims[-1])}
-            }} }}""",
+            }} }}""".replace("xi16>", f"xi{bits}>"),
         ).parse_module()
         module.verify()
         return module
+
+    def compilation(self, arch: str, **settings: Any) -> Compilation:
+        """From that step on, for an array by its name or its file."""
+        ctx, array = new_context(), load_arch(arch)
+        module = self.module(ctx, array.operand_bits)
+        return Compilation(ctx, module, Settings(array, arch, array.operand_bits, **settings))
 
     def result(self) -> np.ndarray:
         """What the chain computes."""
@@ -64,8 +72,13 @@ class Chain:
         return outputs[0]
 
 
+def turn(number: int) -> int:
+    """Of an example: what alternates with it, and the other way round after each turn of all presets."""
+    return number + number // len(PRESETS)
+
+
 def _element(array: np.ndarray) -> str:
-    return {"int16": "i16", "int32": "i32", "float32": "f32"}[str(array.dtype)]
+    return {"int8": "i8", "int16": "i16", "int32": "i32", "float32": "f32"}[str(array.dtype)]
 
 
 def tensor(shape: tuple[int, ...], element: str = "i16") -> str:

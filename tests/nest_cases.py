@@ -20,7 +20,7 @@ from cnncc.dialects.weights import WEIGHTS
 from cnncc.driver.pipeline import DONE
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates
-from cnncc.passes._scheduling.schedule_file import Named, Schedule
+from cnncc.passes._scheduling.schedule_file import DataflowName, Schedule
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_stage import NestStagePass
@@ -34,7 +34,7 @@ SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass()
 
 def best_mapping(layer: LayerOp, arch: Arch, budget: GlbBudget | None = None, dataflow: str = "os") -> Mapping:
     """The mapping of a form that users get for a layer alone. Raises Refusal."""
-    candidates = Candidates("test", arch, Schedule(), CompilerContext(), Named(dataflow))
+    candidates = Candidates("test", arch, Schedule(), CompilerContext(), DataflowName(dataflow))
     mapping = candidates.best(layer, budget or GlbBudget(arch.glb.words))
     assert mapping is not None
     return mapping

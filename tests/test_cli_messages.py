@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, noise, refused, save
+from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, invoke, noise, refused, save
 from test_cli_models import host_in_the_middle
 
 from cnncc.binary.container import load
@@ -107,6 +107,34 @@ def test_cli_says_what_a_file_of_another_kind_is(lenet: Path, tmp_path: Path) ->
     for path in (text, LENET):
         said = refused("compile", LENET, "--batch", 1, "--calibrate", path, *output)
         assert said == f"cnncc: {path}: not an .npz file"
+
+
+def test_cli_says_what_there_is_instead(lenet: Path, tmp_path: Path) -> None:
+    """A name that is not there: the message has the nearest one, or all of them."""
+    ir, output = lenet / "ir", ["-o", tmp_path / "net.cnb"]
+    assert "No such command 'complie'. Did you mean 'compile'?" in invoke("complie", LENET).stderr
+    said = refused("compile", "--from", ir / "nest-stages", *output)
+    assert said == f"cnncc: {ir}/nest-stages: no dump of step 'nest-stages': did you mean 'nest-stage'?"
+    assert "cnn-to-nest.mlir: is IR, not an ONNX model" in refused("compile", ir / "cnn-to-nest", *output)
+    assert refused("compile", LENET, "--groups", "most", *output) == (
+        "cnncc: --groups most: no such file: give auto, none, or a schedule file"
+    )
+    assert "-p: no pass 'nest-tyle': did you mean 'nest-tile'?" in refused("opt", ir / "cnn-to-nest", "-p", "nest-tyle")
+    assert "-p: nest-tile has no option 'dims': did you mean 'dim'?" in refused(
+        "opt", ir / "cnn-to-nest", "-p", "nest-tile{dims=h size=4}"
+    )
+    said = refused("atoms", ir / "cnn-to-nest", "--layer", "c2", "--macros", "100000:100001")
+    assert re.search(r"layer 'c2' has (\d+) macro-instructions, counted from 0: there is no number 100000$", said)
+
+
+def test_cli_says_which_dumps_a_step_has(tmp_path: Path) -> None:
+    for number in (14, 15):
+        (tmp_path / f"{number}-nest-stage.mlir").write_text("builtin.module {}")
+    said = refused("compile", "--from", tmp_path / "nest-stage", "-o", tmp_path / "net.cnb")
+    assert said == (
+        f"cnncc: {tmp_path}/nest-stage: there are two or more dumps of this step, 14-nest-stage.mlir and "
+        "15-nest-stage.mlir: name one"
+    )
 
 
 def test_cli_warns_of_calibration_that_has_no_effect(tmp_path: Path) -> None:

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 from cli_cases import SAMPLES, done
 from examples import SEED, examples
-from group_cases import Chain, random_chain, tensor
-from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced
+from group_cases import PRESETS, Chain, random_chain, tensor, turn
+from test_group_programs import REFUSED, checked, claim_of, program_of, raced
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
-from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
 from cnncc.binary.modules import binary_to_module
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorAttr, TensorOp
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, Loop, Mapping, Sizes, strip_count
-from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, new_context
 from cnncc.driver.program_parts import program_parts
 from cnncc.errors import Refusal
 from cnncc.eval import array, nest
@@ -61,11 +60,10 @@ def at_nest(chain: Chain, *groups: NestGroupPass) -> tuple[CompilerContext, Modu
 
 def mapped(chain: Chain, arch: str, *groups: NestGroupPass) -> Compilation:
     """The chain with these groups, before `nest-to-array`. Raises Refusal."""
-    ctx = new_context()
-    compilation = Compilation(ctx, chain.module(ctx), Settings(load_arch(arch), arch, 16))
+    compilation = chain.compilation(arch)
     compilation.run_before(TO_PROGRAMS)
     for group in groups:
-        group.apply(ctx, compilation.module)
+        group.apply(compilation.ctx, compilation.module)
     compilation.module.verify()
     return compilation
 
@@ -94,7 +92,7 @@ def test_strips_compute_what_the_layers_do(number: int) -> None:
 @pytest.mark.parametrize("number", range(examples(8)))
 def test_strips_are_exact_and_cost_what_is_predicted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every second one inputs and results are streamed where that is better. No two engines race."""
-    if number % 2:
+    if turn(number) % 2:
         monkeypatch.setattr(residency, "END_PART", END_PART)
     chain, group = drawn(number)
     try:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import SEED, examples
-from group_cases import Chain, random_chain, tensor
+from group_cases import PRESETS, Chain, random_chain, tensor
 from test_column_strips import computing_the_chain, mapped
-from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced
+from test_group_programs import REFUSED, checked, claim_of, program_of, raced
 
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.dialects.nest import GroupOp
-from cnncc.driver.pipeline import AUTO, TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.pipeline import AUTO, TO_PROGRAMS
 from cnncc.errors import Refusal
 from cnncc.passes.nest_group import NestGroupPass
 from cnncc.proof.proof import prove
@@ -96,9 +96,8 @@ def test_elementwise_layers_are_chosen(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     preset = load_arch("spatial-8x8")
     file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=3000))))
-    chain, ctx = residual_of_two_readers(), new_context()
-    settings = Settings(load_arch(str(file)), str(file), 16, groups=AUTO)
-    compilation = Compilation(ctx, chain.module(ctx), settings)
+    chain = residual_of_two_readers()
+    compilation = chain.compilation(str(file), groups=AUTO)
     compilation.run_before(TO_PROGRAMS)
     groups = [op for op in compilation.module.walk() if isinstance(op, GroupOp)]
     kinds = [[layer.kind.data for layer in group.layers()] for group in groups]

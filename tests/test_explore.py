@@ -22,9 +22,9 @@ from cli_cases import CALIBRATION, LENET, conv_model, done, refused, refuses, sa
 from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
+from cnncc.explore.array_grid import read_vary
 from cnncc.explore.evaluate import memory_bits
 from cnncc.explore.pareto import pareto
-from cnncc.explore.vary import read_vary
 from cnncc.passes._scheduling import smaller_budgets
 
 ROOT = Path(__file__).parents[1]

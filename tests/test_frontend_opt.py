@@ -71,7 +71,7 @@ def test_frontend_opt_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -
     assert "none.mlir: No such file" in refused(tmp_path / "none.mlir", "-o", out)
     assert "Is a directory" in refused(tmp_path, "-o", out)
     assert "expected a .mlir or .onnx file" in refused(DATA.parent / "test_filecheck.py", "-o", out)
-    assert "Unrecognized passes: ['no-such']" in refused(good, "-p", "no-such", "-o", out)
+    assert "-p: no pass 'no-such': `cnncc opt --passes` lists them" in refused(good, "-p", "no-such", "-o", out)
     assert "-p: " in refused(good, "-p", "onnx-fold-constants{bogus=1}", "-o", out)
     assert "-p: " in refused(good, "-p", "{", "-o", out)
     assert "is no folder" in refused(good, "-o", good / "folder.mlir")

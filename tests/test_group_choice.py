@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -13,15 +14,15 @@ import numpy as np
 import pytest
 from cli_cases import SAMPLES
 from examples import SEED, examples
-from group_cases import Chain, random_chain
+from group_cases import PRESETS, Chain, random_chain, turn
 from test_group_programs import checked, program_of, raced
 from xdsl.parser import Parser
 
-from cnncc.arch.model import PRESETS, load_arch
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.certificate.certificate import certificate, check
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.nest import GroupOp, group_layers, image_shape
-from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, new_context
 from cnncc.driver.program_parts import predicted_counters
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
@@ -36,26 +37,21 @@ from cnncc.passes._scheduling.schedule_file import GivenGroup
 from cnncc.passes.nest_group import NestGroupPass
 from cnncc.util.progress import silent
 
-PRESET_NAMES = ("spatial-4x4", "spatial-8x8", "spatial-16x16", "seed-4x4", "seed-8x8")
-
 
 def small_array(
     number: int, rng: np.random.Generator, chain: Chain, folder: Path, shares: tuple[float, float] = (0.5, 1.2)
 ) -> str:
     """A file of a preset whose GLB has a share of the words of the largest value, so that values are streamed."""
-    name = PRESET_NAMES[number % len(PRESET_NAMES)]
-    text = (PRESETS / f"{name}.toml").read_text().replace(f"words = {load_arch(name).glb.words} ", "words = {} ", 1)
-    file = folder / f"{number}.toml"
-    largest = max(prod(dims) for dims in chain.dims)
-    file.write_text(text.format(200 + int(largest * rng.uniform(*shares))))
+    preset, file = load_arch(PRESETS[number % len(PRESETS)]), folder / f"{number}.toml"
+    words = 200 + int(max(prod(dims) for dims in chain.dims) * rng.uniform(*shares))
+    glb = replace(preset.glb, words=-(-words // preset.glb.banks) * preset.glb.banks)
+    file.write_text(arch_text(replace(preset, glb=glb)))
     return str(file)
 
 
 def compiled(chain: Chain, arch: str, groups: str, objective: Objective) -> Compilation:
     """The chain up to `nest-to-array`. Raises Refusal."""
-    ctx = new_context()
-    settings = Settings(load_arch(arch), arch, 16, objective=objective, groups=groups)
-    compilation = Compilation(ctx, chain.module(ctx), settings)
+    compilation = chain.compilation(arch, objective=objective, groups=groups)
     compilation.run_before(TO_PROGRAMS)
     return compilation
 
@@ -65,7 +61,7 @@ def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     rng = np.random.default_rng([SEED, 31, number])
     chain = random_chain(rng, most_layers=7, most_rows=31, most_images=3, most_cols=16, elementwise=True)
     arch = small_array(number, rng, chain, folder)
-    objective = Objective(OBJECTIVES[number % len(OBJECTIVES)], [0.0, 0.005, 0.1][number % 3])
+    objective = Objective(OBJECTIVES[turn(number) % len(OBJECTIVES)], [0.0, 0.005, 0.1][number % 3])
     try:
         compiled(chain, arch, NONE, objective)
     except Refusal:
@@ -145,7 +141,7 @@ def drawn_narrow(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     rng = np.random.default_rng([SEED, 33, number])
     chain = random_chain(rng, most_layers=6, most_rows=17, most_cols=24, elementwise=True)
     arch = small_array(number, rng, chain, folder, (0.1, 0.3))
-    objective = Objective(OBJECTIVES[number % len(OBJECTIVES)])
+    objective = Objective(OBJECTIVES[turn(number) % len(OBJECTIVES)])
     try:
         compiled(chain, arch, NONE, objective)
     except Refusal:
@@ -239,9 +235,8 @@ DEPTHWISE = SAMPLES / "models" / "depthwise.onnx"
 def small(tmp_path: Path) -> str:
     """An array whose GLB has 4,096 words."""
     file = tmp_path / "small.toml"
-    text = (PRESETS / "spatial-8x8.toml").read_text()
-    file.write_text(text.replace("words = 65536 ", "words = 4096 ", 1))
-    assert load_arch(str(file)).glb.words == 4096
+    preset = load_arch("spatial-8x8")
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=4096))))
     return str(file)
 
 

@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch, Dram, Glb, Links, OutputUnits, Pe
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.fields import FieldTerm, Value
-from cnncc.isa.table import SPECS, Instruction, instruction
+from cnncc.isa.table import SPECS, Instruction, InstructionKind, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
@@ -499,13 +499,16 @@ def plain_run(program: list[Instruction], arch: Arch, dram: np.ndarray) -> list[
 
 
 def real_run(
-    program: list[Instruction], arch: Arch, dram: np.ndarray, most: int = BLOCK_ELEMENTS
+    program: list[Instruction], arch: Arch, dram: np.ndarray, most: int = BLOCK_ELEMENTS, commits: list | None = None
 ) -> Interpreter | Trap:
+    """commits: gets those that run; one of a block is one."""
     memory = Memory("dram", DRAM, len(dram), SHARED)
     memory.write(np.arange(SHARED), dram[:1, :SHARED])
     memory.write(np.arange(SHARED, DRAM), dram[:, SHARED:])
     interpreter = Interpreter(arch, memory, lambda segment, dram: None)
     interpreter.block_elements = most
+    if commits is not None and (rule := interpreter.rules[InstructionKind.COMMIT]) is not None:
+        interpreter.rules[InstructionKind.COMMIT] = lambda inst: (commits.append(inst), rule(inst))[1]
     try:
         interpreter.run(build_tree(decode_program(encode_program(program))))
     except Trap as trap:
@@ -523,14 +526,20 @@ def words_of(memory: Memory, images: int) -> list[list[int | None]]:
     return result
 
 
-def compare_glb(text: str, dram: np.ndarray, most: int = BLOCK_ELEMENTS) -> None:
-    """On a row of four PEs a program traps on neither machine, and leaves the same words in both memories."""
+def compare_glb(text: str, dram: np.ndarray, most: int = BLOCK_ELEMENTS) -> int:
+    """On a row of four PEs a program traps on neither machine, and leaves the same words in both memories.
+
+    Returns how many commits the interpreter does; those of a block are one.
+    """
     arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
+    arch = replace(arch, pe=replace(arch.pe, ifmap_halves=2))
     program = assemble(text)
-    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
+    commits = []
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most, commits)
     assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
     assert words_of(real.glb, len(dram)) == [machine.glb for machine in plain]
     assert words_of(real.dram, len(dram)) == [machine.dram for machine in plain]
+    return len(commits)
 
 
 def check_moved(program: list[Instruction], plain: PlainMachine) -> None:
@@ -704,6 +713,70 @@ def test_a_loop_that_stores_its_results(step: int, fetch: str, stored: int, part
     """
     dram = np.arange(DRAM)[None] ** 2 % 11
     compare_glb(STORES.format(step=0 if partial else step, fetch=fetch, stored=stored, partial=partial), dram)
+
+
+FAR_APART = """glb=6 words=1 count=2 glb_step=550 dram_step=3
+      dma dram=0 glb=7 words=1 count=2 glb_step=550 dram_step=3
+      dma dram=0 glb=4"""
+
+
+@pytest.mark.parametrize("fits", [2, 6])
+def test_a_loop_that_keeps_much_runs_in_parts(fits: int) -> None:
+    """Transfers that reach far: memory has space for the versions of a few iterations, not for all seven."""
+    always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
+    text = SLICES.replace("desc id=3 base=500", "desc id=3 base=600")
+    text = text.format(always=always, count=7, weights=1, params=0, other=FAR_APART)
+    dram = (np.arange(DRAM)[None] ** 2 + np.array([[0], [5]])) % 11
+    dram[:, 701::2], dram[:, :SHARED] = 0, dram[:1, :SHARED]
+    kept = 2 * (24 + 2 * 551 + 2)  # of both images, in an iteration
+    assert compare_glb(text, dram, (fits + 1) * kept - 1) == -(-7 // fits)
+
+
+WAITING = """
+    desc id=0
+    dma dram=0 glb=0 words=120
+    desc id=1 base=500
+    desc id=2 base=20
+    step id=0 loop=0 by=lin*7
+    step id=0 loop=1 by=lin*2
+    step id=1 loop=0 by=lin*12
+    step id=1 loop=1 by=lin*4
+    step id=2 loop=1 by=lin*2
+    loop count=2
+      unit clamp_lo=-32768 clamp_hi=32767
+      {load}
+      loop count=3
+        load kind=weight desc=2 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1
+        {inside}
+        mac cols=4 set_cols=4 taps=3 ifmap_j=1 weight_j=1 {always} take_weight=always give_weight=always {ifmap}
+        commit desc=1 cols=4 set_cols=4 col=lin*1
+      end
+      {after}
+    end
+    halt
+"""
+LOAD = "load kind=ifmap desc=0 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*3"
+LAST = """mac op=add cols=4 set_cols=4 taps=3 ifmap_j=1 {always} take_ifmap=always give_ifmap=always
+      commit desc=1 offset=30 cols=4 set_cols=4 col=lin*1"""
+
+
+@pytest.mark.parametrize(
+    ("ifmap", "inside", "after", "commits"),
+    [
+        ("take_ifmap=1 give_ifmap=1", "", "", 2),
+        (
+            "take_ifmap=always give_ifmap=always",
+            LOAD,
+            LAST,
+            2 * (3 + 1),
+        ),  # each iteration takes what the one before loaded
+    ],
+)
+def test_a_half_waits_before_a_loop(ifmap: str, inside: str, after: str, commits: int) -> None:
+    always = "clear=always send=always"
+    after = after.format(always=always)
+    text = WAITING.format(load=LOAD, ifmap=ifmap, inside=inside, after=after, always=always)
+    assert compare_glb(text, np.arange(DRAM)[None] ** 2 % 11) == commits
 
 
 LINES = """

@@ -146,7 +146,10 @@ def test_quant_calibrate_writes_what_it_saw() -> None:
     ("data", "message"),
     [
         ({"x": np.zeros((4, 1, 28, 28), np.float32), "y": np.zeros(4)}, "input 'input' is missing, there is x, y"),
-        ({"input": np.zeros((4, 28, 28), np.float32)}, r"'input' has shape \[4, 28, 28\], the input has \[1, 1, 28"),
+        (
+            {"input": np.zeros((4, 28, 28), np.float32)},
+            r"'input' has shape \[4, 28, 28\], expected \[1 or more, 1, 28, 28\]",
+        ),
         ({"input": np.zeros((0, 1, 28, 28), np.float32)}, r"shape \[0, 1, 28, 28\]"),
         ({"input": np.zeros((4, 1, 28, 28))}, "'input' has type float64, the input has float32"),
         ({"input": np.full((4, 1, 28, 28), np.nan, np.float32)}, "'input' has values that are not finite"),

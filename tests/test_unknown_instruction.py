@@ -11,6 +11,7 @@ from xdsl.parser import Parser
 from cnncc.errors import Refusal
 from cnncc.eval.array import evaluate
 from cnncc.isa.table import (
+    ADDRESSING,
     BY_NAME,
     CHANGING_SETTINGS,
     MOVING_WORDS,
@@ -60,6 +61,7 @@ def test_unknown_instruction_kinds_are_those_of_the_table() -> None:
     assert set(BY_NAME) == set(InstructionKind)
     assert set(RUN_BY_ENGINES) == {spec.kind for spec in SPECS if spec.engine in ENGINES}
     assert set(MOVING_WORDS) | set(CHANGING_SETTINGS) == set(RUN_BY_ENGINES) | {"desc", "step"}
+    assert set(ADDRESSING) == (set(MOVING_WORDS) | set(CHANGING_SETTINGS)) - {"mac"}  # a mac's words are in the PEs
 
 
 @pytest.mark.parametrize("engine", ["sequencer", "array"])

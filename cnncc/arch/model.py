@@ -23,8 +23,11 @@ LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
 class Key:
     """The meaning of a key of the file: unit, text and range. The fields of instructions bound the range.
 
-    The meaning cites rules of docs/machine.md in brackets. only: the legal numbers of a key without a range. unsaid:
-    nothing says the key at its default, so that arrays without it keep their texts and digests.
+    The meaning cites rules of docs/machine.md in brackets.
+
+    Attributes:
+        only     the legal numbers of a key without a range
+        unsaid   whether texts and digests leave out the key at its default, so that older arrays keep theirs
     """
 
     unit: str
@@ -244,7 +247,7 @@ def key_types(table: type) -> dict[str, Any]:
 
 
 def said_keys(table: object) -> dict[str, Any]:
-    """The keys of a table, and those of its tables, with their values; `Key.unsaid` ones only off their default."""
+    """The keys of a table and of its tables, with their values, without `Key.unsaid` ones at their defaults."""
     known, said = key_types(type(table)), dict[str, Any]()
     for field in fields(cast("Any", table)):
         value, kind = getattr(table, field.name), known[field.name]

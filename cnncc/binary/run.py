@@ -36,8 +36,8 @@ Watch = Callable[[int, Interpreter], None]
 class Machine:
     """A binary with its memory filled for some images.
 
-    An image is one pass through the program: as many samples as the batch that the model was compiled for. frames: how
-    many images follow each other in a program over frames; without it all do (CORE-8).
+    An image is one pass through the program: as many samples as the model's batch. frames: of a program over frames,
+    how many images follow each other; 0 stands for all of them (CORE-8).
     """
 
     binary: Binary

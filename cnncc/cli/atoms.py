@@ -47,4 +47,5 @@ def command(
     print_remarks(compilation)
     if not reuses:
         click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {first} to {end - 1}")
+        return
     click.echo(fitted(schedule_text(label, pe, reuses)))

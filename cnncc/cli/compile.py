@@ -60,7 +60,7 @@ def command(
         raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
     if start is not None and options.batch is not None:
         raise click.UsageError("--batch has no effect on a dump: its shapes are fixed")
-    source = cast("Path", model) if start is None else dump_file(start)
+    source = dump_file(cast("Path", start or model))
     if output is None and emit == "bin":  # IR and assembly go to the terminal
         output = Path(f"{source.stem}.cnb")
     check_writable(output)

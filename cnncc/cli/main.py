@@ -23,8 +23,10 @@ import click
 
 import cnncc
 from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
+from cnncc.util.garbage import collect_rarely
 
 NO_COMMANDS = ("main", "options")  # modules of this package
+SENTENCE_LIMIT = 500  # characters: no first sentence of a command's help is that long
 
 # numpy reads it when it is first imported, which the commands do. Why one thread: the matrix products of a program are
 # small, and a second thread costs more than it gives (2026-11: LeNet's convolutions 2.8 times slower with two).
@@ -45,8 +47,25 @@ class _Commands(click.Group):
             return super().get_command(ctx, cmd_name)
         return cast("click.Command", importlib.import_module(f"cnncc.cli.{cmd_name}").command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with. Raises what click takes for wrong usage, with the nearest name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with the whole first sentence of its help, which click cuts at the end of a line."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(SENTENCE_LIMIT)) for name, command in commands if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what it raises becomes an exit code."""
+        collect_rarely()
         try:
             return super().invoke(ctx)
         except Refusal as refusal:

@@ -149,7 +149,8 @@ def _sample_count(name: str, kind: Attribute, array: Array) -> int:
     if array.dtype != dtype:
         raise Refusal(f"calibration data: '{name}' has type {array.dtype}, the input has {dtype}")
     if array.ndim != len(dims) or array.shape[1:] != dims[1:] or not array.size:
-        raise Refusal(f"calibration data: '{name}' has shape {list(array.shape)}, the input has {list(dims)}")
+        wanted = ", ".join(["1 or more", *map(str, dims[1:])]) if dims else ""
+        raise Refusal(f"calibration data: '{name}' has shape {list(array.shape)}, expected [{wanted}]")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Refusal(f"calibration data: '{name}' has values that are not finite (NaN or infinity)")
     samples = min(len(array) if array.ndim else 1, max(SAMPLE_LIMIT, _batch(dims)))

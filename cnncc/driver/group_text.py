@@ -51,11 +51,12 @@ def nearest(other: Alternative, now: Costs) -> str:
 
 
 def unfit(each: UnfitGroup) -> str:
-    """What does not fit, and by how much."""
-    beside = f", values that stay in the GLB {each.resident:,}" if each.resident else ""
+    """What does not fit, and by how much. The words of its parts add up."""
+    others = each.needed - each.ring_words - each.weights - each.resident
+    parts = {"weights": each.weights, "values that stay in the GLB": each.resident, "other rings and buffers": others}
     return (
         f"it takes {each.needed:,} words of the GLB, {each.missing:,} are missing: the ring of {each.ring} has "
-        f"{each.ring_words:,} ({each.rows} rows), weights {each.weights:,}{beside}"
+        f"{each.ring_words:,} ({each.rows} rows)" + "".join(f", {name} {n:,}" for name, n in parts.items() if n)
     )
 
 

@@ -20,7 +20,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError
 from cnncc.dialects._wrap import wrapped
 from cnncc.dialects.isa import InstOp
-from cnncc.errors import Finding, Refusal
+from cnncc.errors import Finding, Refusal, hint
 from cnncc.util.files import read_bytes
 
 MESSAGE_LIMIT = 400  # characters of a verifier's message: its notes contain the whole module
@@ -89,11 +89,19 @@ def dump_file(path: Path) -> Path:
     """The file of `path`: itself, or the dump `NN-step.mlir` of a step in its folder, given by the step's name alone.
 
     ir/nest-tile   ->   ir/15-nest-tile.mlir
+
+    Raises: Refusal, if the folder has dumps, but none of this step, or several.
     """
-    if path.exists() or not path.parent.is_dir():
+    if path.exists() or path.suffix:
         return path
-    dumps = [dump for dump in path.parent.glob("*.mlir") if re.fullmatch(rf"\d\d-{re.escape(path.stem)}", dump.stem)]
-    return dumps[0] if len(dumps) == 1 else path
+    dumps = [dump for dump in sorted(path.parent.glob("*.mlir")) if re.match(r"\d\d-", dump.stem)]
+    of_step = [dump for dump in dumps if dump.stem[3:] == path.name]
+    if dumps and not of_step:
+        raise Refusal(f"{path}: no dump of step '{path.name}': {hint(path.name, [dump.stem[3:] for dump in dumps])}")
+    if len(of_step) > 1:
+        names = " and ".join(dump.name for dump in of_step)
+        raise Refusal(f"{path}: there are two or more dumps of this step, {names}: name one")
+    return of_step[0] if of_step else path
 
 
 def load_weights(source: Path, ctx: CompilerContext) -> None:

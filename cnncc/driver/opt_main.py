@@ -10,6 +10,8 @@ Weights of `NAME.mlir` are read from `NAME.npz`, else from `weights.npz`, in the
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import difflib
 import io
 import sys
 from collections.abc import Callable, Sequence
@@ -19,12 +21,13 @@ from typing import IO
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
+from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
 from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weights, shortened, user_errors
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, hint
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import PASSES, known_dialects
 from cnncc.util.files import check_writable, unfinished
@@ -88,9 +91,22 @@ class OptMain(xDSLOptMain):
         """Parse the pass list, which may go over several lines. Raises Refusal for an unknown pass or option."""
         self.args.passes = "".join(map(str.strip, (self.args.passes or "").splitlines()))
         try:
+            for spec in parse_pipeline(self.args.passes):
+                self._check_names(spec.normalize_parameter_names())
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:
             raise Refusal(f"-p: {shortened(str(error))}") from error
+
+    def _check_names(self, spec: ArgSpec) -> None:
+        """Raise Refusal for a name that no pass, or no option of the pass, has."""
+        if spec.name not in self.available_passes:
+            near = difflib.get_close_matches(spec.name, self.available_passes, 1)
+            known = f"did you mean '{near[0]}'?" if near else "`cnncc opt --passes` lists them"
+            raise Refusal(f"-p: no pass '{spec.name}': {known}")
+        options = [field.name for field in dataclasses.fields(self.available_passes[spec.name]())]
+        for option in spec.parameters:
+            if option not in options:
+                raise Refusal(f"-p: {spec.name} has no option '{option}': {hint(option, options)}")
 
     def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
         """Open the input. Raises Refusal for a file that is neither MLIR nor ONNX."""

@@ -99,6 +99,8 @@ def groups_setting(given: str | None, schedule: str | None) -> str:
     """AUTO, NONE or a file, for `--groups`; without it the schedule, if that has groups. Raises Refusal."""
     if given in (AUTO, NONE):
         return given
+    if given is not None and not Path(given).exists():
+        raise Refusal(f"--groups {given}: no such file: give {AUTO}, {NONE}, or a schedule file")
     if given is not None and not read_schedule(given).groups:
         raise Refusal(f"--groups {given}: it has no table [[group]] (docs/schedule.md)")
     return given or (schedule if schedule and read_schedule(schedule).groups else AUTO)

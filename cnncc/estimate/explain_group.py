@@ -1,4 +1,4 @@
-"""How a group runs, what it gains, what limits it, and what is proven: for `--explain` of a group or a layer in one."""
+"""How a group runs, its gain, its limit, and what is proven of it: `--explain` of a group, or of a layer in one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cnncc.arch.model import Arch
+from cnncc.dialects._groups import LOAD
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.dialects.nest import is_of_strip, split_strip, strip_count
 from cnncc.driver.group_text import gain, nearest
@@ -86,7 +87,9 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
             f"{label}"
         )
     one = "strip" if strip_count(label) > 1 else "image"
-    yield f"{label}  group of {len(members)}, {steps:,} steps in {bodies} hardware loops for each {one}"
+    loads = sum(each["kind"] == LOAD for each in members.values())
+    of = f"{len(members) - loads} layers{' and a load' if loads else ''}"
+    yield f"{label}  group of {of}, {steps:,} steps in {bodies} hardware loops for each {one}"
     for name, each in members.items():
         ring = f", ring of {each['keeps']} rows: {explanation['rings'][name]:,} words" if each["keeps"] else ""
         first = f", the first has {each['first']}" if each["first"] != each["rows"] else ""

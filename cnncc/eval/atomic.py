@@ -100,6 +100,9 @@ def atomic_schedule(
             named(op, tracer.run)
     except _Complete:
         pass
+    if wanted.start >= tracer.macros:
+        what = f"{tracer.macros} macro-instructions, counted from 0"
+        raise Refusal(f"layer '{label}' has {what}: there is no number {wanted.start}")
     return tracer.reuses
 
 

@@ -72,7 +72,7 @@ def begins_with_core(words: Words) -> bool:
 
 
 def has_cores(program: Sequence[Instruction]) -> bool:
-    """Whether it is a program of several cores, or of one that says which PEs it has (CORE-2)."""
+    """Whether the program begins with `core`: it has several cores, or one with some of the PEs (CORE-2)."""
     return bool(program) and program[0].spec.kind is InstructionKind.CORE
 
 

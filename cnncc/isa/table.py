@@ -46,6 +46,11 @@ RUN_BY_ENGINES: Final = (
 )  # fmt: skip
 MOVING_WORDS: Final = (InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.MAC, InstructionKind.COMMIT)
 CHANGING_SETTINGS: Final = (InstructionKind.DESC, InstructionKind.STEP, InstructionKind.UNIT)
+# They use words of the GLB, or set what the addresses of words depend on.
+ADDRESSING: Final = (
+    InstructionKind.DESC, InstructionKind.STEP, InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.UNIT,
+    InstructionKind.COMMIT,
+)  # fmt: skip
 
 OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 

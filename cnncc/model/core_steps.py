@@ -15,10 +15,10 @@ The program of core 0: the weights and params of all groups, one after the other
 the result of the frame `lag` before out. So an image's token says that all weights are there, too, and nothing but
 loads of weights waits for them.
 
-Core 0 runs `lag` iterations more than there are frames. In the first ones it takes away no result, and for that it has
-`lag` tokens of OUTPUT_FULL at first. What it gives for them is the space for `lag` results; the last core has the other
-tokens of OUTPUT_FREE. In the last iterations it brings no image, but takes INPUT_FREE all the same. So there are `lag`
-buffers at least, and two.
+Core 0 runs `lag` iterations more than there are frames. In the first ones it takes away no result: it has `lag` tokens
+of OUTPUT_FULL at first. In exchange it gives space for `lag` results, and the last core has the other tokens of
+OUTPUT_FREE. In the last iterations it brings no image, but takes INPUT_FREE all the same. So there are at least `lag`
+buffers, and at least two.
 
 The lowering and the cost model share this, as they do `group_steps.py`.
 """

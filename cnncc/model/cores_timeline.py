@@ -25,8 +25,8 @@ from cnncc.model.timed_program import (
     LOAD,
     QUEUES,
     Node,
-    Own,
     PredictedCycles,
+    SequencerCycles,
     Task,
     TimedLoop,
     TimedSignal,
@@ -132,7 +132,7 @@ class _PlainClock:
 class _Tokens:
     """The tokens between cores that nobody has taken, by their taker, the oldest first.
 
-    Those that a taker's own signals give come before all others, whenever these arrive (CORE-4).
+    Tokens of the taker's own signals come before all others, whatever the times (CORE-4).
     """
 
     def __init__(self, cores: Sequence[TimedCore], latency: int) -> None:
@@ -242,7 +242,7 @@ class _Walk:
                     self.tokens.give((self.number, queue), time)
 
     def _loop(self, loop: TimedLoop, first: int, last: int) -> Iterator[None]:
-        self.clock.run((Own(1),), first, last)  # `loop`
+        self.clock.run((SequencerCycles(1),), first, last)  # `loop`
         if loop.over_frames:
             yield from self._frames(loop, first, last)
             return

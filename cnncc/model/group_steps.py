@@ -22,6 +22,8 @@ from cnncc.dialects._groups import STREAMED, GroupLayer, Point, Read, points_of,
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
+NEVER: Point = (-1, -1)
+
 
 class StripeTokens(NamedTuple):
     """The tokens of a stripe: what its first load takes and its last commit gives, of rows from DRAM the transfer.
@@ -63,13 +65,12 @@ def group_bodies(
     ends: the tokens of what a core reads and writes.
     """
     tokens, steps = _Tokens(layers, ends).tokens(), list[tuple[Section, ...]]()
-    for step in range(_steps(layers)):
+    for _, points in groupby(points_of(layers), lambda each: each[0][0]):
         sections = list[Section]()
-        for number, layer in enumerate(layers):
-            stripe = step - layer.delay
-            if rows := layer.stripe_rows(stripe):
-                own = tokens.get((step, number), StripeTokens(layer.depth))
-                sections.append(Section(number, stripe, rows, layer.stripe_rows(stripe + 1), own))
+        for (step, number), stripe in points:
+            layer = layers[number]
+            own = tokens.get((step, number), StripeTokens(layer.depth))
+            sections.append(Section(number, stripe, layer.stripe_rows(stripe), layer.stripe_rows(stripe + 1), own))
         steps.append(tuple(sections))
 
     def signature(sections: tuple[Section, ...]) -> list[Section]:
@@ -84,14 +85,7 @@ def group_bodies(
         ]
 
     bodies = [list(run) for _, run in groupby(steps, signature)]
-    return [GroupBody(len(body), body[0]) for body in bodies if body[0]]
-
-
-NEVER: Point = (-1, -1)
-
-
-def _steps(layers: Sequence[GroupLayer]) -> int:
-    return max(layer.delay + layer.stripes for layer in layers)
+    return [GroupBody(len(body), body[0]) for body in bodies]
 
 
 class _Tokens:
@@ -139,7 +133,7 @@ class _Tokens:
         return () if alone else layer.reads
 
     def _full(self) -> None:
-        """Which first loads wait for a stripe or for rows from DRAM, and what says that these are there."""
+        """The first loads that wait for a stripe, or for rows from DRAM, and the events that they wait for."""
         waited: dict[Semaphore, Point] = {Semaphore.STRIPE_FULL: NEVER, Semaphore.ROWS_FULL: NEVER}
         for point, layer, stripe in self._points():
             needed = dict(waited)

@@ -1,8 +1,7 @@
 """The words of the GLB that the tensors of several cores take, in banks of their own (CORE-5). No pass.
 
-A bank has one engine of one core that reads it, and one that writes it. Tensors that the same engines read and write
-lie one after the other; the next ones begin in the next bank. They lie there for the whole run, as all cores run at
-once.
+One engine of one core reads a bank, and one writes it. Tensors with the same reader and writer lie one after the other.
+The next ones begin in the next bank. All lie there for the whole run, as all cores run at once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class _Users:
     written: set[str] = field(default_factory=set[str])
 
     def of(self, how: str) -> set[str]:
-        """Those that read it, or that write it."""
+        """The readers, or the writers."""
         return self.read if how == READS else self.written
 
 

@@ -28,7 +28,7 @@ class Body:
 Node = Record | Body
 
 
-class Along(NamedTuple):
+class AxisStep(NamedTuple):
     """`step` on an axis for every `per` indices of a dimension, `rest` for each index below that.
 
     Channels that are shuffled in groups of `per` go one on (step) from group to group, and as many as there are
@@ -51,7 +51,7 @@ class Along(NamedTuple):
         return indices // self.per * self.step + indices % self.per * self.rest
 
 
-Coordinates = Map[str, Along]  # by dimension
+Coordinates = Map[str, AxisStep]  # by dimension
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ class Operand:
 class Home:
     """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next.
 
-    ring: the rows of its ring if it lies in one that has not all rows; 0 otherwise. wrap: the words of a circle of
-    images, if it lies in one; 0 otherwise.
+    Attributes:
+        ring   the rows of its ring; 0 if all rows have their place
+        wrap   the words of its circle of images; 0 without one
     """
 
     tensor: str
@@ -106,8 +107,10 @@ class Tensors:
 class ProgramLayer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
-    params_words: words of the biases and scales of one channel, or of one position; full: the semaphore that says that
-    weights have arrived in the GLB. in_group: whether the layer is one of a group.
+    Attributes:
+        params_words   words of the biases and scales of one channel, or of one position
+        full           the semaphore for weights that have arrived in the GLB
+        in_group       whether the layer is one of a group
     """
 
     label: str
@@ -153,13 +156,13 @@ class Position:
     pieces: tuple[Piece, ...] = ()
     space: tuple[tuple[Loop, int], ...] = ()
     section: int | None = None
-    held: Map[str, Held] = field(default_factory=dict[str, "Held"])
+    held: Map[str, HeldOperand] = field(default_factory=dict[str, "HeldOperand"])
     following: Map[int, Position] = field(default_factory=dict[int, "Position"])
     stripe: StripeTokens | None = None
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOperand:
     """An operand in a half: its layout, and of the ifmap how many slots from the end come from the east neighbour."""
 
     layout: Layout
@@ -181,8 +184,9 @@ def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
 class LoopPieces:
     """The loops of a program, outermost first: their names, conditions on them, and how they move through operands.
 
-    unrolled: those that have a body for each iteration instead of a register. by_register: whether loops are named
-    after their registers; layers of a group share these.
+    Attributes:
+        unrolled      the loops with a body for each iteration, which take no register
+        by_register   whether loops are named after their registers, which the layers of a group share
     """
 
     loops: Sequence[Loop]

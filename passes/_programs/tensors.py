@@ -88,8 +88,9 @@ def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
 class PartOf(NamedTuple):
     """A value that is written into another one, from word `offset` of an image on.
 
-    plane, pitch: words between its channels and its rows, where it is columns of the whole; 0 otherwise. image: words
-    between its images, where these are strips of one image of the whole; 0 otherwise.
+    Attributes:
+        plane, pitch   words between its channels, its rows; 0 if it is not columns of the whole
+        image          words between its images; 0 if these are not strips of one image of the whole
     """
 
     whole: SSAValue

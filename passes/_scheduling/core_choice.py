@@ -248,7 +248,7 @@ def _joined(
 
 
 def places_of(shapes: Sequence[Shape], arch: Arch) -> tuple[Region, ...] | None:
-    """Where rectangles may lie so that no row or column has more cores than buses; None if nowhere."""
+    """Places for the rectangles, with at most as many cores in a row or column as buses; None if there are none."""
     return _places_of(tuple(shapes), arch)
 
 

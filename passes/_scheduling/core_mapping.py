@@ -5,7 +5,7 @@ of a stripe hide behind the one before, perhaps of another layer. Three searches
 
 1. a stripe by itself
 2. the stripes of a frame, one behind the other
-3. likewise with loads that cost next to nothing, and macro-instructions that cost more: the array is the least busy
+3. likewise, for an array that is busy for the fewest cycles: loads cost next to nothing, macro-instructions cost more
 
 The model runs the core by itself, with all that it reads there and space for all that it writes. The choices with the
 fewest cycles from one frame to the next are taken, layer by layer, and with them whether a layer runs a stripe later.
@@ -56,8 +56,7 @@ class CoreLayers:
 def core_layers(part: CorePart, region: Region, rows: int, arch: Arch, delays: Sequence[int] = ()) -> CoreLayers:
     """The layers with their nests for the core's PEs, in stripes of `rows` rows of the last one. Raises Refusal.
 
-    Weights and params come once, and lie in the GLB. delays: of the layers that are no copies; without them, those that
-    are best.
+    Weights and params come once, and lie in the GLB. delays: of all layers but copies; without them the best ones.
     """
     own, choices, layers = core_arch(arch, region.rows, region.cols), list[list[Mapping]](), part.layers
     for layer, count in zip(layers, heights(layers, rows, several=True), strict=True):

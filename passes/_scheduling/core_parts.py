@@ -1,8 +1,8 @@
 """The layers of each core, in a block of their own, and the values that go from core to core. No pass.
 
 One engine of one core reads a value in the GLB (CORE-5). The load engine of a core reads ifmaps, its commit engine
-residuals, and the load engine of the next core what this one passes on. Where two of them want a value, the load engine
-of the core reads it, and *copies* are made for the others: layers that compute each word of it once more.
+residuals, and the load engine of the next core what this one passes on. Two of them may want one value. Then the load
+engine of the core reads it, and the others read a *copy*. A copy is a layer that computes each word once more.
 
     a value of a core that is                    copies
     read as an ifmap and as a residual           one, for the residual

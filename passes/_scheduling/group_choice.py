@@ -92,42 +92,37 @@ class GroupChoice:
         """The chosen groups."""
         return [each.group for each in self.chosen]
 
-    def run(self, groups: Sequence[LayerGroup]) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
-        """The cycles of the network with these groups, and of its parts; None where they do not fit the GLB."""
-        return self._run(groups, self._layers(groups))
+    def run(
+        self, groups: Sequence[LayerGroup], layers: MappedLayers | None = None
+    ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
+        """The cycles of the network with these groups, and of its parts; None where they do not fit the GLB.
+
+        layers: those beside the groups, None for the ones that were found.
+        """
+        grouped, layers = Network(self.network.func, [group.layers for group in groups]), layers or self._layers(groups)
+        return network_cycles(grouped, self.arch, with_groups(layers.mappings, groups), layers.plans, groups)
 
     def _layers(self, groups: Sequence[LayerGroup]) -> MappedLayers:
         return self.beside if groups else self.one_by_one
 
-    def _run(
-        self, groups: Sequence[LayerGroup], layers: MappedLayers
-    ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
-        grouped = Network(self.network.func, [group.layers for group in groups])
-        return network_cycles(grouped, self.arch, with_groups(layers.mappings, groups), layers.plans, groups)
-
-    def cost(self, groups: Sequence[LayerGroup], costs: Energy) -> float:
-        """What the network costs with these groups."""
-        return self._cost(groups, self._layers(groups), costs)
-
-    def _cost(self, groups: Sequence[LayerGroup], layers: MappedLayers, costs: Energy) -> float:
+    def cost(self, groups: Sequence[LayerGroup], costs: Energy, layers: MappedLayers | None = None) -> float:
+        """What the network costs with these groups. layers: see `run`."""
+        layers = layers or self._layers(groups)
         nests = with_groups(layers.mappings, groups)
         grouped = {layer for group in groups for layer in group.layers}
         cost = sum(cost for layer, cost in layers.costs(costs).items() if layer not in grouped)
         cost += sum(group.cost(self.arch, costs) for group in groups)
         return cost + copies_cost(Network(self.network.func, [group.layers for group in groups]), nests, costs)
 
-    def figures(self, groups: Sequence[LayerGroup]) -> Figures:
-        """The cycles and the cost of the network with these groups."""
-        return self._figures(groups, self._layers(groups))
-
-    def _figures(self, groups: Sequence[LayerGroup], layers: MappedLayers) -> Figures:
-        cycles = self._run(groups, layers)
-        return Figures(cycles[0].total if cycles else NEVER, self._cost(groups, layers, self.costs))
+    def figures(self, groups: Sequence[LayerGroup], layers: MappedLayers | None = None) -> Figures:
+        """The cycles and the cost of the network with these groups. layers: see `run`."""
+        cycles = self.run(groups, layers)
+        return Figures(cycles[0].total if cycles else NEVER, self.cost(groups, self.costs, layers))
 
     def fewest_cycles(self, mappings: Mappings) -> int:
         """Cycles of the network with its fastest groups, and these mappings beside them."""
         groups = [each.group for each in self.fastest]
-        return self._figures(groups, MappedLayers(mappings, self.candidates)).cycles
+        return self.figures(groups, MappedLayers(mappings, self.candidates)).cycles
 
     def cycles_alone(self) -> dict[LayerOp, int]:
         """The cycles of each layer in the network without groups."""
@@ -219,7 +214,7 @@ class GroupChoice:
         """
         networks = [((), self.beside), (self.chosen, self.beside)]
         networks += [(groups, MappedLayers(mappings, self.candidates)) for groups, mappings in others]
-        figures = [self._figures([each.group for each in groups], layers) for groups, layers in networks]
+        figures = [self.figures([each.group for each in groups], layers) for groups, layers in networks]
         self.chosen, self.beside = networks[self.objective.best(figures, min(fewest, self.fewest))]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Map
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -83,9 +83,14 @@ class LayerGroup:
         return self.plans[len(self.loaded) :]
 
     @property
+    def members(self) -> Iterator[tuple[LayerOp, LayerShape, GroupLayer]]:
+        """The layers with their shapes and plans."""
+        return zip(self.layers, self.shapes, self.of_layers, strict=True)
+
+    @property
     def mappings(self) -> dict[LayerOp, Mapping]:
         """The nest of each layer, as `nest-group` takes it: a value that is to be loaded is staged."""
-        return {layer: self._with_stages(plan) for layer, plan in zip(self.layers, self.of_layers, strict=True)}
+        return {layer: self._with_stages(plan) for layer, _, plan in self.members}
 
     def _with_stages(self, plan: GroupLayer) -> Mapping:
         loaded = [read.operand for read in plan.reads if self.plans[read.producer].is_load]
@@ -112,7 +117,7 @@ class LayerGroup:
         """As the cost model takes it, of a group without strips."""
         plans = [
             LayerPlan(plan.label, shape, plan.mapping, layer.residual is not None)
-            for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True)
+            for layer, shape, plan in self.members
         ]
         return group_plan(self.label, plans, self.plans)
 
@@ -129,7 +134,7 @@ class LayerGroup:
     def buffers(self, arch: Arch) -> list[dict[str, int]]:
         """Words in the GLB of the buffers of each layer by operand, and of its partial sums."""
         result = list[dict[str, int]]()
-        for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True):
+        for layer, shape, plan in self.members:
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
                 images, pitch = _whole(layer)
@@ -152,25 +157,22 @@ class LayerGroup:
     def _own_cost(self, arch: Arch, costs: Energy) -> float:
         of_layers = (
             cost_of(shape, plan.mapping, arch, layer.residual is not None, costs, plan.first)
-            for layer, shape, plan in zip(self.layers, self.shapes, self.of_layers, strict=True)
+            for layer, shape, plan in self.members
         )
-        return sum(of_layers) + self._loaded_words * (costs.dram_read + costs.glb_write)
+        return sum(of_layers) + self._cost_of_loads(costs)
 
-    @property
-    def _loaded_words(self) -> int:
-        """Words that come row by row."""
-        return sum(prod(load.sizes.of(dim) for dim in "nkhw") for load in self.loads)
+    def _cost_of_loads(self, costs: Energy) -> float:
+        words = sum(prod(load.sizes.of(dim) for dim in "nkhw") for load in self.loads)
+        return words * (costs.dram_read + costs.glb_write)
 
     def least_cost(self, arch: Arch, costs: Energy) -> float:
         """A lower bound of the cost, whatever the mappings of stripes are, of a group without strips."""
-        budgets = (
-            GlbBudget(
-                arch.glb.words, frozenset(plan.mapping.stages_in("glb")).intersection(STREAMED), bool(layer.residual)
-            )
-            for layer, plan in zip(self.layers, self.of_layers, strict=True)
-        )
-        of_layers = (least_cost(shape, arch, budget, costs) for shape, budget in zip(self.shapes, budgets, strict=True))
-        return sum(of_layers) + self._loaded_words * (costs.dram_read + costs.glb_write)
+        of_layers = list[float]()
+        for layer, shape, plan in self.members:
+            streamed = frozenset(plan.mapping.stages_in("glb")).intersection(STREAMED)
+            budget = GlbBudget(arch.glb.words, streamed, bool(layer.residual))
+            of_layers.append(least_cost(shape, arch, budget, costs))
+        return sum(of_layers) + self._cost_of_loads(costs)
 
     def check(self) -> None:
         """Raises Refusal where the array has no program for the group."""

@@ -97,7 +97,7 @@ class Network:
         return any(is_read_in_glb(use, quant) for member, quant in quants.items() for use in uses(member))
 
     def _may_move(self, root: SSAValue, members: Sequence[SSAValue]) -> bool:
-        """Whether DRAM can hold it: what host or user share there is a tensor of its own, by its own type."""
+        """Whether DRAM can hold it: a value of host or user has a tensor of its own there, with its own type."""
         returned = 0
         for member in members:
             given = not isinstance(member.owner, LayerOp | ConcatOp)

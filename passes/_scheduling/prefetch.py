@@ -1,7 +1,7 @@
 """Which layers get their first weights and parameters while the layer before them runs. No pass.
 
-`nest.layer` carries the decision (`prefetched`), `array-prefetch` executes it. What is prefetched lies in the GLB for
-one layer more: it is taken, layer by layer, where everything still has its place.
+`nest.layer` carries the decision (`prefetched`), `array-prefetch` executes it. Prefetched words lie in the GLB for one
+layer more. So layers get them one by one, as long as all tensors still have a place.
 """
 
 from __future__ import annotations

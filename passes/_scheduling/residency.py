@@ -71,7 +71,7 @@ def ends_streamed(
 
 
 def without_largest(resident: Sequence[Value], number: int) -> list[Value] | None:
-    """Without the largest value that op `number` needs and that may be streamed; None if there is none."""
+    """All but the largest value of op `number` that may be streamed; None if there is no such value."""
     there = [value for value in resident if value.may_move and value.first <= number <= value.last]
     if not there:
         return None

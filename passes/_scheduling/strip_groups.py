@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -32,9 +31,10 @@ def in_strips(group: LayerGroup, columns: int) -> LayerGroup:
 
 def alike(group: LayerGroup) -> Iterator[tuple[LayerGroup, int]]:
     """The strips of a group, or itself: one of each size, and how many there are of it."""
-    sizes = Counter((part.shapes, tuple(load.sizes for load in part.loads)) for part in group.parts)
-    first = {(part.shapes, tuple(load.sizes for load in part.loads)): part for part in reversed(group.parts)}
-    return ((first[size], count) for size, count in sizes.items())
+    by_size = dict[object, list[LayerGroup]]()
+    for part in group.parts:
+        by_size.setdefault((part.shapes, tuple(load.sizes for load in part.loads)), []).append(part)
+    return ((parts[0], len(parts)) for parts in by_size.values())
 
 
 def _strips(group: LayerGroup, run: StripRun) -> LayerGroup:

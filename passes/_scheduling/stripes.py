@@ -106,7 +106,7 @@ def with_least_rings(layers: Sequence[GroupLayer], apart: Sequence[int]) -> list
 
 
 def kind_in_group(layer: LayerOp) -> str:
-    """The kind of a layer in a group: an elementwise one is a sum of one pixel, so that it loads what it reads."""
+    """The kind of a layer in a group. An elementwise layer is a sum of one pixel there, and loads what it reads."""
     return "add" if layer.kind.data == "copy" else layer.kind.data
 
 

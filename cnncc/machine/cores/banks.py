@@ -14,7 +14,7 @@ from typing import assert_never
 from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.errors import Refusal
 from cnncc.isa.fields import FieldTerm
-from cnncc.isa.table import CHANGING_SETTINGS, Instruction
+from cnncc.isa.table import ADDRESSING, CHANGING_SETTINGS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node
@@ -74,7 +74,10 @@ class _SpanWalk:
                     yield node, how, span
 
     def _spans(self, inst: Instruction) -> Iterator[tuple[str, Span]]:
-        match kind := inst.spec.kind:
+        kind = inst.spec.kind
+        if kind not in ADDRESSING:
+            return
+        match kind:
             case Kind.DESC:
                 self.descriptors[inst.number("id")] = Descriptor.of(inst)
             case Kind.STEP:
@@ -96,10 +99,6 @@ class _SpanWalk:
                 yield READS, self._span(descriptor, inst, [*pattern, *pe_terms(inst)], "offset", inside=True)
             case Kind.COMMIT:
                 yield from self._commit(inst)
-            case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT | Kind.CORE | Kind.ROUTE:
-                pass
-            case Kind.LOOP | Kind.END:
-                raise AssertionError(f"{kind} is no leaf of a program's tree")
             case _:
                 assert_never(kind)
 

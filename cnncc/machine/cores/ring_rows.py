@@ -2,8 +2,8 @@
 
 A ring is what commits of one core write and loads of another core read, by descriptors with the same first word. A
 *step* of a core is an iteration of a loop that stands directly in its loop over frames. Its rows are written when its
-last commit to the ring is done. It is done with rows, and so with all before the first one that a later step of the
-frame reads, when its last load is.
+last commit to the ring is done. When its last load is done, it has read all rows before the first one that a later
+step of the frame reads.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from cnncc.machine.values.strided import Strided
 Operands = npt.NDArray[np.int16]
 Place = Ints | Strided  # addresses of words, as a list or by steps
 
+_LONG_RUN = 8  # words of a run for each word of a place, up to which the run is read as a whole
+
 
 class OutOfRange(Exception):
     """An address that the memory does not have, or a word that was never written; the message says which."""
@@ -63,15 +65,12 @@ class Memory:
         low, high = place.ends
         if low < 0 or high >= self.words:
             return None
-        between = slice(low, high + 1)
-        if not self._written[between].all() and not place.of(self._written).all():
+        if not _holds(self._written, place):
             return None
-        if self._own is None or not self._differs[between].any():
+        if self._own is None or high < self.shared_words:
             return place.of(self._common[None])
-        if not self._differs[between].all():
-            differs = place.of(self._differs)
-            if not differs.all():
-                return None if differs.any() else place.of(self._common[None])
+        if not _holds(self._differs, place):
+            return None if place.of(self._differs).any() else place.of(self._common[None])
         return replace(place, start=place.start - self.shared_words).of(self._own)
 
     def read(self, place: Place, used: Mask | None = None) -> Operands:
@@ -124,6 +123,15 @@ class Memory:
         else:
             self._own[:, place - self.shared_words] = values
         fill(self._differs, place, True)
+
+
+def _holds(mask: Mask, place: Strided) -> bool:
+    """Whether a mask of words is set at a place."""
+    low, high = place.ends
+    # A whole run is read several times as quickly, unless the place has few of its words.
+    if high - low <= _LONG_RUN * place.size and mask[low : high + 1].all():
+        return True
+    return bool(place.of(mask).all())
 
 
 def ends(place: Place) -> tuple[int, int]:

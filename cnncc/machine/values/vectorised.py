@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class Block:
         """Do the transfers of all iterations, from memories[0] to memories[1], and keep a version for each iteration.
 
         loops: the index of each register; the one of the block's outermost loop is overwritten.
-        Raises: HalfFault, OutOfRange; OrderMatters, if more than `most` elements would be kept.
+        Raises: HalfFault, OutOfRange; TooMany, before anything is done, if more than `most` elements would be kept.
         """
         dram, glb = memories
         places = self.places(transfers, loops, descriptors, glb.words)
@@ -109,8 +110,10 @@ class Block:
         for number, leaf in enumerate(transfers):
             side = descriptors[leaf.instruction.number("glb")]
             self.fetched.append(FetchedWords.of(glb, side, [iteration[number][1] for iteration in places]))
-        if sum(part.before.words for part in self.fetched) * len(places) * glb.images > most:
-            raise OrderMatters
+        kept = sum(part.before.words for part in self.fetched) * glb.images  # of each iteration
+        if kept * len(places) > most:
+            self.fetched.clear()
+            raise TooMany(most // kept)
         for iteration in places:
             for source, target in iteration:
                 glb.write_in_order(target, dram.read(source))
@@ -203,8 +206,27 @@ class _File:
         return any(half is not None and register in half for half in halves)
 
 
+class FilesBefore(NamedTuple):
+    """What register files hold before a loop: whether a half is in use, and how many full ones wait.
+
+    psum: whether a half is in use. No other half may be full or partly filled.
+    """
+
+    weight: tuple[bool, int]
+    ifmap: tuple[bool, int]
+    psum: bool
+
+
 class OrderMatters(Exception):
     """A block reads what it writes, writes a word twice, or might overflow a psum: its loop runs one by one."""
+
+
+class TooMany(Exception):
+    """A block has too many iterations for what it keeps; `fits` of them may do."""
+
+    def __init__(self, fits: int) -> None:
+        super().__init__(fits)
+        self.fits = fits
 
 
 class _Dependent(Exception):
@@ -217,11 +239,13 @@ class _Order:
     not_first, not_last: registers of loops around the block outside their first, last iteration.
     """
 
-    def __init__(self, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> None:
-        weight, ifmap, psum = used
+    def __init__(self, files: FilesBefore, not_first: set[int], not_last: set[int]) -> None:
         self.not_first, self.not_last = not_first, not_last
-        self.files = {"weight": _File(current=() if weight else None), "ifmap": _File(current=() if ifmap else None)}
-        self.psum = _File(current=() if psum else None)
+        self.files = {
+            name: _File(full=[()] * waiting, current=() if in_use else None)
+            for name, in_use, waiting in (("weight", *files.weight), ("ifmap", *files.ifmap))
+        }
+        self.psum = _File(current=() if files.psum else None)
 
     def _first(self, when: When, scope: Registers) -> Registers | None:
         return _scope(when, scope, self.not_first)
@@ -311,10 +335,10 @@ def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
     return outer
 
 
-def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
+def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
-    - used: whether a half of weights, ifmap, psums is in use before the loop. None may be full or partly filled.
+    - files: what the register files hold before the loop
     - not_first, not_last: the registers of loops around it that are past their first, before their last iteration.
     """
     first, last = len(leading_fetches(loop)), len(trailing_stores(loop))
@@ -325,7 +349,7 @@ def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_l
     if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values alternate, which one array expression cannot do
     try:
-        _Order(used, not_first, not_last).walk(loop, ())
+        _Order(files, not_first, not_last).walk(loop, ())
     except _Dependent:
         return False
     return True

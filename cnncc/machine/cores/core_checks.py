@@ -135,7 +135,7 @@ def _check_semaphores(wiring: Wiring) -> None:
 def _check_one_giver_and_taker(target: Semaphore, wiring: Wiring) -> None:
     """A semaphore at the end of a route: its giver, its taker, and where signals stand."""
     (source,) = wiring.sources[target]
-    # Where routes begin at the target, too, what its core gives leaves by them.
+    # A target that is the head of routes, too, gets no tokens of its own core: these leave by the routes.
     own = () if target in wiring.routes else wiring.gives.get(target, ())
     givers = [*wiring.gives.get(source, ()), *own]
     for uses, what in ((givers, "gives"), (wiring.takes.get(target, ()), "takes")):

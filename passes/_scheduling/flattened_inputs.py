@@ -25,8 +25,8 @@ from cnncc.passes._scheduling.rewrites import canonical
 from cnncc.weights import WeightStore
 
 
-def read_as_they_are(module: ModuleOp, store: WeightStore) -> None:
-    """Lets layers read values that are flattened for them as they are, where they compute the same then."""
+def read_unflattened(module: ModuleOp, store: WeightStore) -> None:
+    """Let layers read a value itself instead of its flattened form, if they compute the same from it."""
     for layer in [op for op in module.walk() if isinstance(op, LayerOp)]:
         value, flat = source(layer.ifmap), layer.ifmap
         if value is flat or not (
