@@ -457,7 +457,8 @@ def measured(
 ) -> Iterator[Measured]:
     """Compile networks, or their first layers, and run them. Raises Refusal if programs of one give unlike outputs."""
     outputs = dict[str, Mapping[str, Array]]()
-    for name, array, plan in (case for case in cases(layers) if case[0] in names):
+    chosen = [case for case in cases(layers) if case[0] in names]
+    for number, (name, array, plan) in enumerate(chosen, 1):
         network, of = graphs[name], layers_of(graphs[name])
         if layers == FIRST:
             network, of = alone(of[0]), of[:1]
@@ -466,7 +467,7 @@ def measured(
         run, result = program(task, proven=proven)
         if not same(outputs.setdefault(name, result), result):
             raise Refusal(f"{what}: gives other outputs than the program before: a defect of cnncc")
-        say(f"{what}: {run.total:,} cycles")
+        say(f"{number} of {len(chosen)}: {what}: {run.total:,} cycles")
         formula = network_cycles(of, task.schemes, array)
         weights = 0 if layers == FIRST else sum(layer.weights for layer in of) // WEIGHT_RATE
         yield Measured(name, layers, width(array), plan.value, int(formula), weights, run)

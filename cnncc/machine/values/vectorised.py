@@ -27,7 +27,7 @@ from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
 from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
 from cnncc.machine.values.loop_stores import IterationWrites, by_iteration, is_still, trailing_stores
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
-from cnncc.machine.values.memory import Memory, Place, fill, overlap
+from cnncc.machine.values.memory import Memory, Place, ends, fill, overlap
 from cnncc.machine.values.regfile import Words
 from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.transfer_addresses import sides
@@ -166,7 +166,7 @@ class Block:
             if len(at_once) == 1 and isinstance(place := at_once[0], Strided) and place.distinct:
                 continue
             # Fewer words than values: a word was written twice.
-            if int(_mask(words, at_once).sum()) != sum(place.size for place in at_once):
+            if int(_reached(at_once).sum()) != sum(place.size for place in at_once):
                 raise OrderMatters
 
 
@@ -176,6 +176,14 @@ def _mask(words: int, places: Sequence[Place]) -> Mask:
     for place in places:
         fill(mask, place, True)
     return mask
+
+
+def _reached(places: Sequence[Place]) -> Mask:
+    """Of the words from the least to the greatest address of places those at them."""
+    reach = [ends(place) for place in places if place.size]
+    low, high = min((low for low, _ in reach), default=0), max((high for _, high in reach), default=-1)
+    moved = [replace(at, start=at.start - low) if isinstance(at, Strided) else at - low for at in places]
+    return _mask(high - low + 1, moved)
 
 
 def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
