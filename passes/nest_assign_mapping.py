@@ -19,7 +19,7 @@ from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
 from cnncc.passes._scheduling.rewrites import canonical, without_single
-from cnncc.passes._scheduling.schedule_file import Named, Schedule, Written, objective_of, read_schedule
+from cnncc.passes._scheduling.schedule_file import DataflowName, MappingText, Schedule, objective_of, read_schedule
 
 ONE_BY_ONE = "none"  # of `groups`: layers run one after the other
 
@@ -91,7 +91,7 @@ class NestAssignMappingPass(ModulePass):
             raise Refusal(f"{self.name}: groups={self.groups}: {hint(self.groups, (AUTO, ONE_BY_ONE))}")
         return Candidates(self.name, arch, schedule, context, self._others(), objective, self.groups == AUTO)
 
-    def _others(self) -> Named | Written | None:
+    def _others(self) -> DataflowName | MappingText | None:
         try:
             check_dataflow(self.dataflow)
             if self.mapping is not None:
@@ -99,10 +99,10 @@ class NestAssignMappingPass(ModulePass):
         except (NotationError, Refusal) as wrong:
             raise Refusal(f"{self.name}: {wrong}") from wrong
         if self.mapping is None:
-            return None if self.dataflow == AUTO else Named(self.dataflow)
+            return None if self.dataflow == AUTO else DataflowName(self.dataflow)
         if self.dataflow != AUTO:
             raise Refusal(f"{self.name}: give either a dataflow or a mapping")
-        return Written(self.mapping)
+        return MappingText(self.mapping)
 
 
 def _is_replaced(layer: LayerOp) -> bool:

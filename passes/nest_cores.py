@@ -26,7 +26,7 @@ from cnncc.passes._scheduling.core_chain import (
 from cnncc.passes._scheduling.core_choice import CoreSearch
 from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.core_parts import LayerGraph
-from cnncc.passes._scheduling.flattened import read_as_they_are
+from cnncc.passes._scheduling.flattened_inputs import read_unflattened
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.util.progress import silent
@@ -86,7 +86,7 @@ class NestCoresPass(ModulePass):
                 return
             arch = marked_array(op, self.arch, self.name)
             if isinstance(ctx, CompilerContext):
-                read_as_they_are(op, ctx.weights)
+                read_unflattened(op, ctx.weights)
             if self.cores is not None and (self.schedule is not None or self.fps is not None):
                 raise Refusal("give either cores, or a schedule, or fps")
             if (given := self._given()) is not None:

@@ -20,7 +20,7 @@ from cnncc.dialects.weights import WEIGHTS
 from cnncc.driver.pipeline import DONE
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates
-from cnncc.passes._scheduling.schedule_file import Named, Schedule
+from cnncc.passes._scheduling.schedule_file import DataflowName, Schedule
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_stage import NestStagePass
@@ -34,7 +34,7 @@ SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass()
 
 def best_mapping(layer: LayerOp, arch: Arch, budget: GlbBudget | None = None, dataflow: str = "os") -> Mapping:
     """The mapping of a form that users get for a layer alone. Raises Refusal."""
-    candidates = Candidates("test", arch, Schedule(), CompilerContext(), Named(dataflow))
+    candidates = Candidates("test", arch, Schedule(), CompilerContext(), DataflowName(dataflow))
     mapping = candidates.best(layer, budget or GlbBudget(arch.glb.words))
     assert mapping is not None
     return mapping
@@ -76,22 +76,24 @@ class Case:
         return self.random(2, 999, (self.k,)).astype(np.int32)
 
     def sums(self) -> np.ndarray:
-        """Bias included. One position of one window after the other, from the formulas in dialects/cnn.py."""
-        w = self.window
+        """Bias included. One tap of all windows after the other, from the formulas in dialects/cnn.py."""
+        w, (rows, cols) = self.window, self.image
         per_group = self.k // w.group
         out = np.full((self.n, self.k, *w.output(*self.image)), -(10**9) if self.kind == "max" else 0, np.int64)
-        for n, y, x, r, s in np.ndindex(self.n, *out.shape[2:], *w.kernel):
-            iy, ix = y * w.stride[0] + r * w.dilation[0] - w.pad[0], x * w.stride[1] + s * w.dilation[1] - w.pad[1]
-            inside = 0 <= iy < self.image[0] and 0 <= ix < self.image[1]
-            values = self.x[n, :, iy, ix] if inside else np.full(self.x.shape[1], w.fill)
+        for r, s in np.ndindex(*w.kernel):
+            iy = np.arange(out.shape[2])[:, None] * w.stride[0] + r * w.dilation[0] - w.pad[0]
+            ix = np.arange(out.shape[3]) * w.stride[1] + s * w.dilation[1] - w.pad[1]
+            inside = (iy >= 0) & (iy < rows) & (ix >= 0) & (ix < cols)
+            values = np.where(inside, self.x[:, :, iy.clip(0, rows - 1), ix.clip(0, cols - 1)], w.fill)
             if self.kind == "max":
-                out[n, :, y, x] = np.maximum(out[n, :, y, x], values)
+                out = np.maximum(out, values)
             elif self.kind == "add":
-                out[n, :, y, x] += values - w.zero
+                out += values - w.zero
             else:
                 for k in range(0, self.k, per_group):
-                    group = values[k // per_group * self.c :][: self.c] - w.zero
-                    out[n, k : k + per_group, y, x] += self.weights[k : k + per_group, :, r, s].astype(np.int64) @ group
+                    group = values[:, k // per_group * self.c :][:, : self.c] - w.zero
+                    weights = self.weights[k : k + per_group, :, r, s].astype(np.int64)
+                    out[:, k : k + per_group] += np.einsum("kc,nchw->nkhw", weights, group)
         return out + (0 if self.kind == "max" else self.bias[None, :, None, None])
 
     def module(self, ctx: CompilerContext) -> ModuleOp:

@@ -15,8 +15,9 @@ FEWEST = Effort(points=20, tiles=20, runs=1, streamed_points=20, streamed_tiles=
 SHORT_FRONTS = replace(SHORT, front_tiles=10, front_in_vain=2)
 NO_END = 1 << 30
 ENDLESS = Effort(
-    streamed_points=NO_END, streamed_tiles=NO_END, patience=NO_END, few_runs=NO_END, twins=NO_END, turned=True
-)
+    streamed_points=NO_END, streamed_tiles=NO_END, patience=NO_END, few_runs=NO_END, twins=NO_END, one_point=NO_END,
+    alike=NO_END, turned=True,
+)  # fmt: skip
 """A search with streamed operands ends by itself."""
 
 

@@ -15,7 +15,7 @@ from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.alternatives import compare_dataflows
 from cnncc.estimate.mapped_network import mapping_in
 from cnncc.estimate.mapped_program import of_model
-from cnncc.explore.vary import with_config
+from cnncc.explore.array_grid import with_config
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.search import search
 from cnncc.passes._scheduling.nest_layers import layer_shape

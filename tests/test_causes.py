@@ -12,7 +12,7 @@ from test_machine_times import ARCH, CAUSES, WORK, halves, run
 
 from cnncc.binary.container import Binary, load
 from cnncc.binary.counters import program_stats
-from cnncc.explore.vary import with_config
+from cnncc.explore.array_grid import with_config
 from cnncc.machine.times import paths
 from cnncc.model import causes, timed_program
 
@@ -90,6 +90,6 @@ def test_conditions_of_inner_loops_matter_to_outer_ones() -> None:
     """Takes look at the first iterations of loops, gives at the last ones."""
     token = timed_program.Token
     task = timed_program.Task(0, 5, takes=(token(0, 1),), gives=(token(1, 2), token(2, 8)))
-    inner = timed_program.repeat(3, 1, (task, timed_program.Own(1)))
+    inner = timed_program.repeat(3, 1, (task, timed_program.SequencerCycles(1)))
     outer = timed_program.repeat(2, 2, (timed_program.Task(1, 1, takes=(token(3, 4),)), inner))
     assert causes._mentioned(inner) == (1, 2 | 8) and causes._mentioned(outer) == (1 | 4, 2 | 8)

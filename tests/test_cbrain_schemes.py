@@ -18,7 +18,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.passes._scheduling.dataflows import TEXTS
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
 
 ARCH = load_arch("cbrain-16-16")
@@ -70,7 +70,7 @@ def test_schemes_compute_the_same_in_their_own_steps(name: str, tmp_path: Path) 
     windows = size.n * size.h * size.w * size.r * size.s * size.c * (size.k if shape.channelwise else rounds(shape))
     loaded = dict[str, int]()
     for scheme in SCHEMES:
-        mapping = written_mapping(shape, ARCH, GlbBudget(ARCH.glb.words), Written(TEXTS[scheme].text(shape, ARCH)))
+        mapping = written_mapping(shape, ARCH, GlbBudget(ARCH.glb.words), MappingText(TEXTS[scheme].text(shape, ARCH)))
         drawn = Drawn(of.case, ARCH, mapping)
         result, cycles = result_and_cycles(of.case, *compiled(drawn, tmp_path), ARCH)
         assert np.array_equal(result, of.case.expected), (scheme, mapping)

@@ -127,6 +127,13 @@ def test_cli_says_what_there_is_instead(lenet: Path, tmp_path: Path) -> None:
     assert re.search(r"layer 'c2' has (\d+) macro-instructions, counted from 0: there is no number 100000$", said)
 
 
+def test_cli_compile_says_which_file_the_groups_are_from(lenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "groups.toml").write_text('[[group]]\nlayers = ["c1", "pool1"]\nrows = 2\n')
+    stage, options = lenet / "ir" / "nest-stage", ["--groups", tmp_path / "groups.toml", "-o", tmp_path / "net.cnb"]
+    said = done("compile", "--from", stage, *options).stdout
+    assert "  groups   1 group(s) as " in said
+
+
 def test_cli_says_which_dumps_a_step_has(tmp_path: Path) -> None:
     for number in (14, 15):
         (tmp_path / f"{number}-nest-stage.mlir").write_text("builtin.module {}")

@@ -34,8 +34,8 @@ from cnncc.eval import array, cnn, isa
 from cnncc.isa.codec import encode_program
 from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
+from cnncc.machine.cores.core_checks import check_cores
 from cnncc.machine.cores.core_races import core_races
-from cnncc.machine.cores.rules import check_cores
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.passes.nest_cores import NestCoresPass
 from cnncc.proof.claim import Claim

@@ -23,11 +23,11 @@ from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
+from cnncc.machine.cores.core_checks import check_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.core_walk import run_together
 from cnncc.machine.cores.programs import cores_of
-from cnncc.machine.cores.rules import check_cores
 
 CHANNEL = f"""
     core

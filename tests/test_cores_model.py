@@ -30,12 +30,12 @@ from cnncc.driver.program_parts import cores_plan_of
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import Instruction
+from cnncc.machine.cores.core_checks import check_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.core_walk import Pick, run_together
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.cores.ring_rows import RingNotes, RingStep, ring_peaks
-from cnncc.machine.cores.rules import check_cores
 from cnncc.model import cores_schedule
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan

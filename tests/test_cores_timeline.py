@@ -21,7 +21,7 @@ from cnncc.machine.times.tasks import task_of
 from cnncc.machine.times.times import waits_for
 from cnncc.model.cores_timeline import RESULT, TimedCore, cores_cycles
 from cnncc.model.layer_schedule import machine
-from cnncc.model.timed_program import HALVES, Node, Own, Task, TimedSignal, Token, Wait, repeat
+from cnncc.model.timed_program import HALVES, Node, SequencerCycles, Task, TimedSignal, Token, Wait, repeat
 
 
 class Records:
@@ -48,7 +48,7 @@ class Records:
             case Kind.UNIT:
                 self.unit = UnitSettings.of(inst)
             case kind if kind not in RUN_BY_ENGINES:
-                return Own(1)
+                return SequencerCycles(1)
             case _:
                 pass
         task, taken = task_of(inst), occupancy(inst, self.unit, self.core.arch)

@@ -106,7 +106,7 @@ def checkout(tmp_path: Path, server: str) -> Checkout:
     folder, commands = tmp_path / "checkout", tmp_path / "commands"
     folder.mkdir()
     commands.mkdir()
-    ignore = shutil.ignore_patterns("__pycache__", "Output", ".*")
+    ignore = shutil.ignore_patterns("*.pyc.*", "Output", ".*")  # those are being written; compiled modules are as good
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():

@@ -22,7 +22,7 @@ from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import prefetched_operands, program_parts
 from cnncc.estimate.estimate_table import as_json as as_json_of
 from cnncc.estimate.mapped_program import Program
-from cnncc.explore.vary import with_config
+from cnncc.explore.array_grid import with_config
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.model.plan_json import as_json, from_json

@@ -18,7 +18,7 @@ from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
 from cnncc.estimate.layer_limits import COMPUTE, LIMITS, cause_text, limits
 from cnncc.estimate.mapped_program import Program, of_model
-from cnncc.explore.vary import with_config
+from cnncc.explore.array_grid import with_config
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

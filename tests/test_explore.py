@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, conv_model, done, refused, refuses, save, snapshot
+from cli_cases import CALIBRATION, LENET, build, conv_model, done, refused, refuses, save, snapshot
+from onnx import helper
 from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
+from cnncc.explore.array_grid import read_vary
 from cnncc.explore.evaluate import memory_bits
 from cnncc.explore.pareto import pareto
-from cnncc.explore.vary import read_vary
 from cnncc.passes._scheduling import smaller_budgets
 
 ROOT = Path(__file__).parents[1]
@@ -44,9 +45,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
-    # A search for each two, an evaluation for each.
+    """Of a small pool: its searches, which the processes of the pool do as usual, are short."""
     vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4", "--dataflow", "os")
-    whole, ended, model = tmp_path / "whole", tmp_path / "ended", save(conv_model(), tmp_path / "net.onnx")
+    whole, ended, model = tmp_path / "whole", tmp_path / "ended", tmp_path / "net.onnx"
+    pool = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[2, 2])
+    save(build([pool], {"x": (1, 2, 3, 3)}, ["y"], {}), model)
     printed = done("explore", model, *vary, "-j", 1, "-o", whole).stdout
     command = [sys.executable, "-m", "cnncc", "explore", str(model), *vary, "-j", "2", "-o", str(ended)]
     file = ended / "explore.jsonl"

@@ -34,11 +34,11 @@ from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, decode_program, encode_program, has_cores
 from cnncc.isa.table import Instruction
+from cnncc.machine.cores.core_checks import check_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.core_walk import Pick, run_together
 from cnncc.machine.cores.programs import cores_of
-from cnncc.machine.cores.rules import check_cores
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic

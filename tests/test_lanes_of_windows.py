@@ -21,7 +21,7 @@ from cnncc.driver.check_findings import array_work
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
 
 LANES = 16
@@ -107,7 +107,7 @@ def test_random_windows(tmp_path: Path) -> None:
 def completed(text: str, case: Case, lanes: int = LANES) -> str:
     """The loops of a text, completed."""
     shape, arch = layer_shape(layer_of(case)), array(case, lanes)
-    found = written_mapping(shape, arch, GlbBudget(arch.glb.words), Written(text))
+    found = written_mapping(shape, arch, GlbBudget(arch.glb.words), MappingText(text))
     return text_of(Mapping(found.loops), shape.sizes)
 
 

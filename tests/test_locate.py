@@ -10,7 +10,7 @@ from conv_grid_cases import Case
 from test_atoms import program
 
 from cnncc.arch.model import load_arch
-from cnncc.eval.locate import Location, locate
+from cnncc.eval.wrong_reuses import Location, locate
 from cnncc.passes._scheduling.numbered_nest import Tile
 
 # 5 x 7 outputs of 9 channels on sets of 2 x 2 PEs, two of them one above the other with 2 channels each: tiles of 4

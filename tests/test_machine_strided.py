@@ -85,20 +85,20 @@ def test_even_positions_are_the_listed_ones() -> None:
 
 
 def test_a_block_must_not_read_what_it_writes_nor_write_a_word_twice() -> None:
-    def order(reads: Strided, *writes: Strided) -> Block:
+    def check(reads: Strided, *writes: Strided) -> None:
         results = [(place, np.zeros((1, *place.sizes), np.int64)) for place in writes]
-        return Block(1, 0, range(5), reads=[reads], writes=results)
+        Block(1, 0, range(5), reads=[reads], writes=results).check_order(30, [results])
 
     evens, odds = Strided(10, (5,), (2,)), Strided(11, (5,), (2,))
-    order(odds, evens).check_order(30)
-    order(Strided(0, (10,), (1,)), evens).check_order(30)
-    order(Strided(0, (10,), (1,)), evens, odds).check_order(30)
+    check(odds, evens)
+    check(Strided(0, (10,), (1,)), evens)
+    check(Strided(0, (10,), (1,)), evens, odds)
     before, behind = Strided(9, (2,), (1,)), Strided(18, (2,), (1,))  # with one word of the evens
     for reads, *writes in ((evens, evens), (odds, evens, evens), (before, evens), (behind, evens)):
         with pytest.raises(OrderMatters):
-            order(reads, *writes).check_order(30)
+            check(reads, *writes)
     with pytest.raises(OrderMatters):
-        order(Strided(0, (1,), (1,)), Strided(10, (2, 3), (1, 1))).check_order(30)
+        check(Strided(0, (1,), (1,)), Strided(10, (2, 3), (1, 1)))
 
 
 def test_a_view_of_a_memory_has_only_words_that_are_all_written() -> None:

@@ -30,9 +30,9 @@ import cnncc
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import decode_program, encode_program
+from cnncc.machine.cores.core_checks import check_cores
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.programs import cores_of
-from cnncc.machine.cores.rules import check_cores
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic

@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch, Dram, Glb, Links, OutputUnits, Pe
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.fields import FieldTerm, Value
-from cnncc.isa.table import SPECS, Instruction, instruction
+from cnncc.isa.table import SPECS, Instruction, InstructionKind, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
@@ -26,6 +26,7 @@ from cnncc.machine.values.regfile import Half, HalfFault
 GLB, SHARED, DRAM = 700, 200, 900
 RESULTS = 500  # results go from here on; loads read below, mostly
 IFMAP, OTHER, WEIGHT, OUTPUT, RESIDUAL, PARAMS, OPERAND, DRAM_SIDE, GLB_SIDE, SUMS = range(10)
+STORED, STORED_TO = 10, 11
 
 
 @dataclass
@@ -225,6 +226,7 @@ class Writer:
         counts = [self.upto(3) for _ in range(self.random.randint(0, 3))]
         results = self.results(place, shape, counts)
         fetches = self.fetches(random.Random(str(results))) if counts else []
+        stores = self.stores(random.Random(f"{results} stored")) if counts else []
         for depth, count in enumerate(counts):
             self.loop(count)
             for transfer in fetches if depth == 0 else []:
@@ -235,7 +237,11 @@ class Writer:
         if self.chance(0.15):  # again, over some of the same words
             self.tile(op, shape, place, part, reuse)
             self.emit("commit", **results | {"offset": self.random.randint(-3, 3)})
-        for _ in counts:
+        for _ in counts[1:]:
+            self.end()
+        for transfer in stores:
+            self.emit("dma", direction="out", **transfer)
+        if counts:
             self.end()
 
     def fetches(self, r: random.Random) -> list[dict[str, Value]]:
@@ -253,6 +259,20 @@ class Writer:
             steps = {"dram_step": r.randint(0, 40), "glb_step": r.randint(0, 40)}
             start = {"dram_offset": r.randint(0, 60), "glb_offset": r.choice([0, 0, 7, 15])}
             found.append({"dram": DRAM_SIDE, "glb": side, **sizes, **steps, **start})
+        return found
+
+    def stores(self, r: random.Random) -> list[dict[str, Value]]:
+        """Transfers that each iteration of a loop ends with, or none: of results or of other words."""
+        found: list[dict[str, Value]] = []
+        if r.random() < 0.5:
+            return found
+        for desc, base in ((STORED_TO, r.choice([SHARED, 300, 600])), (STORED, r.choice([20, 300, RESULTS, RESULTS]))):
+            self.emit("desc", id=desc, base=base, wrap=r.choice([0, 0, 0, 9]))
+            self.emit("step", id=desc, loop=0, by=FieldTerm("lin", r.randint(0, 12)))
+        for _ in range(r.randint(1, 2)):
+            sizes = {"words": r.randint(1, 40), "rows": r.randint(1, 2), "count": r.randint(1, 2)}
+            steps = {"dram_step": r.randint(0, 40), "glb_step": r.randint(0, 20)}
+            found.append({"dram": STORED_TO, "glb": r.choice([STORED, STORED, OUTPUT]), **sizes, **steps})
         return found
 
     def tile(self, op, shape, place, part, reuse) -> None:
@@ -479,13 +499,16 @@ def plain_run(program: list[Instruction], arch: Arch, dram: np.ndarray) -> list[
 
 
 def real_run(
-    program: list[Instruction], arch: Arch, dram: np.ndarray, most: int = BLOCK_ELEMENTS
+    program: list[Instruction], arch: Arch, dram: np.ndarray, most: int = BLOCK_ELEMENTS, commits: list | None = None
 ) -> Interpreter | Trap:
+    """commits: gets those that run; one of a block is one."""
     memory = Memory("dram", DRAM, len(dram), SHARED)
     memory.write(np.arange(SHARED), dram[:1, :SHARED])
     memory.write(np.arange(SHARED, DRAM), dram[:, SHARED:])
     interpreter = Interpreter(arch, memory, lambda segment, dram: None)
     interpreter.block_elements = most
+    if commits is not None and (rule := interpreter.rules[InstructionKind.COMMIT]) is not None:
+        interpreter.rules[InstructionKind.COMMIT] = lambda inst: (commits.append(inst), rule(inst))[1]
     try:
         interpreter.run(build_tree(decode_program(encode_program(program))))
     except Trap as trap:
@@ -503,13 +526,20 @@ def words_of(memory: Memory, images: int) -> list[list[int | None]]:
     return result
 
 
-def compare_glb(text: str, dram: np.ndarray, most: int = BLOCK_ELEMENTS) -> None:
-    """On a row of four PEs a program traps on neither machine, and leaves the same words in the GLB."""
+def compare_memories(text: str, dram: np.ndarray, most: int = BLOCK_ELEMENTS) -> int:
+    """On a row of four PEs a program traps on neither machine, and leaves the same words in both memories.
+
+    Returns how many commits the interpreter does; those of a block are one.
+    """
     arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
+    arch = replace(arch, pe=replace(arch.pe, ifmap_halves=2))
     program = assemble(text)
-    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
+    commits = []
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most, commits)
     assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
     assert words_of(real.glb, len(dram)) == [machine.glb for machine in plain]
+    assert words_of(real.dram, len(dram)) == [machine.dram for machine in plain]
+    return len(commits)
 
 
 def check_moved(program: list[Instruction], plain: PlainMachine) -> None:
@@ -565,7 +595,7 @@ BY_HAND = """
 @pytest.mark.parametrize("slots", ["data_reuse=1 ifmap_slot=2 ifmap_j=-1", "data_reuse=2 n2n_slot=1 ifmap_j=1"])
 def test_neighbours_change_a_half_for_the_next_iteration(slots: str) -> None:
     """A half that stays in use over a loop moves on by one PE an iteration."""
-    compare_glb(BY_HAND.format(slots=slots, sums="clear=always send=always"), np.arange(DRAM)[None] ** 2 % 1000)
+    compare_memories(BY_HAND.format(slots=slots, sums="clear=always send=always"), np.arange(DRAM)[None] ** 2 % 1000)
 
 
 IN_PARTS = """
@@ -600,7 +630,7 @@ def test_parts_of_a_loop_are_blocks(most: int, sums: str) -> None:
     places = {"inside": commit, "after": ""} if sums == "1" else {"inside": "", "after": commit}
     always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
     text = IN_PARTS.format(sums=f"clear={sums} send={sums}", always=always, **places)
-    compare_glb(text, np.arange(DRAM)[None] ** 2 % 11, most)
+    compare_memories(text, np.arange(DRAM)[None] ** 2 % 11, most)
 
 
 SLICES = """
@@ -647,7 +677,102 @@ def test_a_loop_that_fetches_a_slice_an_iteration(count: int, weights: int, para
     dram = (np.arange(DRAM)[None] ** 2 + np.array([[0], [5]])) % 11
     dram[:, 701::2] = 0  # a bias is small: its second word is 0
     dram[:, :SHARED] = dram[:1, :SHARED]
-    compare_glb(SLICES.format(always=always, count=count, weights=weights, params=params, other=other), dram)
+    compare_memories(SLICES.format(always=always, count=count, weights=weights, params=params, other=other), dram)
+
+
+FAR_APART = """glb=6 words=1 count=2 glb_step=550 dram_step=3
+      dma dram=0 glb=7 words=1 count=2 glb_step=550 dram_step=3
+      dma dram=0 glb=4"""
+
+
+@pytest.mark.parametrize("fits", [2, 6])
+def test_a_loop_that_keeps_much_runs_in_parts(fits: int) -> None:
+    """Transfers that reach far: memory has space for the versions of a few iterations, not for all seven."""
+    always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
+    text = SLICES.replace("desc id=3 base=500", "desc id=3 base=600")
+    text = text.format(always=always, count=7, weights=1, params=0, other=FAR_APART)
+    dram = (np.arange(DRAM)[None] ** 2 + np.array([[0], [5]])) % 11
+    dram[:, 701::2], dram[:, :SHARED] = 0, dram[:1, :SHARED]
+    kept = 2 * (24 + 2 * 551 + 2)  # of both images, in an iteration
+    assert compare_memories(text, dram, (fits + 1) * kept - 1) == -(-7 // fits)
+
+
+WAITING = """
+    desc id=0
+    dma dram=0 glb=0 words=120
+    desc id=1 base=500
+    desc id=2 base=20
+    step id=0 loop=0 by=lin*7
+    step id=0 loop=1 by=lin*2
+    step id=1 loop=0 by=lin*12
+    step id=1 loop=1 by=lin*4
+    step id=2 loop=1 by=lin*2
+    loop count=2
+      unit clamp_lo=-32768 clamp_hi=32767
+      {load}
+      loop count=3
+        load kind=weight desc=2 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1
+        {inside}
+        mac cols=4 set_cols=4 taps=3 ifmap_j=1 weight_j=1 {always} take_weight=always give_weight=always {ifmap}
+        commit desc=1 cols=4 set_cols=4 col=lin*1
+      end
+      {after}
+    end
+    halt
+"""
+LOAD = "load kind=ifmap desc=0 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*3"
+LAST = """mac op=add cols=4 set_cols=4 taps=3 ifmap_j=1 {always} take_ifmap=always give_ifmap=always
+      commit desc=1 offset=30 cols=4 set_cols=4 col=lin*1"""
+
+
+@pytest.mark.parametrize(
+    ("ifmap", "inside", "after", "commits"),
+    [
+        ("take_ifmap=1 give_ifmap=1", "", "", 2),
+        # Each iteration takes what the one before loaded.
+        ("take_ifmap=always give_ifmap=always", LOAD, LAST, 2 * (3 + 1)),
+    ],
+)
+def test_a_half_waits_before_a_loop(ifmap: str, inside: str, after: str, commits: int) -> None:
+    always = "clear=always send=always"
+    after = after.format(always=always)
+    text = WAITING.format(load=LOAD, ifmap=ifmap, inside=inside, after=after, always=always)
+    assert compare_memories(text, np.arange(DRAM)[None] ** 2 % 11) == commits
+
+
+STORES = """
+    desc id=0
+    desc id=1 base=500
+    desc id=2 base=300
+    desc id=3 base=296
+    desc id=4 base=600
+    step id=1 loop=0 by=lin*{step}
+    step id=2 loop=0 by=lin*4
+    step id=3 loop=0 by=lin*4
+    unit clamp_lo=-32768 clamp_hi=32767
+    dma dram=0 glb=0 words=700
+    loop count=5
+      {fetch}
+      load kind=ifmap desc=0 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*1
+      mac op=add cols=4 set_cols=4 taps=3 ifmap_j=1 clear=always send=always take_ifmap=always give_ifmap=always
+      commit desc=1 cols=4 set_cols=4 col=lin*1 {partial}
+      dma direction=out dram=2 glb={stored} words=4
+    end
+    halt
+"""
+
+
+@pytest.mark.parametrize("step", [0, 4])
+@pytest.mark.parametrize(
+    ("fetch", "stored"), [("", 1), ("dma dram=3 glb=0 words=6", 1), ("dma dram=3 glb=0 words=6", 0)]
+)
+@pytest.mark.parametrize("partial", ["", "partial=1 sums=4 fresh=0 final=0"])
+def test_a_loop_that_stores_its_results(step: int, fetch: str, stored: int, partial: str) -> None:
+    """Each iteration stores its results, in one place or the next, or words that it fetched. It fetches nothing, or
+    what the iteration before it stored. With partial sums, only the last one has results, and all store that place.
+    """
+    dram = np.arange(DRAM)[None] ** 2 % 11
+    compare_memories(STORES.format(step=0 if partial else step, fetch=fetch, stored=stored, partial=partial), dram)
 
 
 LINES = """

@@ -20,6 +20,7 @@ from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import candidates, plan_at
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
+from cnncc.mapper.search import search
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound, cycles_about
@@ -183,6 +184,45 @@ def test_results_go_through_two_buffers() -> None:
     assert halves <= least <= cycles
     head = 2 + 2 + 2 + 1 + 3  # descriptors of image, results, weights, parameters; a unit; loops over k, h and w
     assert rules(shape, at, budget, k=8, h=10, w=10)["buffers_of_results"] == head + halves
+
+
+@pytest.mark.parametrize("streamed", [{"ifmap"}, {"ifmap", "output"}])
+def test_small_blocks_wait_for_the_latency_of_dram(streamed: set[str]) -> None:
+    """A pool of 2 x 2: by hand 64 x 112 x 112 / 32 blocks of 128 words of the image, or of 32 results."""
+    shape = LayerShape("max", Sizes(1, 64, 1, 112, 112, 2, 2), Window((2, 2), (2, 2), group=64), 0, 224, 224)
+    at = Point(forms_of(shape)[0], (1, 16, 1, 1), (1, 1, 1), (1, 2, 1, 1, 2, 2))
+    arch, budget = load_arch("cbrain-16-16"), GlbBudget(700_000, frozenset(streamed))
+    least, cycles = least_and_cycles(shape, at, budget, arch, k=1, h=16, w=2)
+    assert (200_704 + 25_088 * 64) // 2 <= least <= cycles < 1.3 * least
+    found = search(shape, arch, budget)
+    assert found is not None and found.cycles < 300_000  # the best blocks of 128 words take 940,822
+
+
+def test_sums_stay_in_register_files_until_they_are_committed() -> None:
+    """By hand: 64 x 14 x 144 times 19 macro-instructions of 3 steps, the last of 2, and a commit of as many cycles for
+    each, with a latency of 4 behind it. There are two halves.
+    """
+    shape = LayerShape("mac", Sizes(1, 256, 256, 56, 56, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 56, 56)
+    at = at_point("hwcrs|IkW", (4, 4, 1, 1), (1, 1, 1), (1, 3, 1, 16, 1, 1))
+    at = replace(at, lanes=(16, 1, 1))
+    arch, budget = load_arch("cbrain-16-16"), GlbBudget(772_096, frozenset({"output"}))
+    least, cycles = least_and_cycles(shape, at, budget, arch, k=8, h=4, w=56)
+    steps = 64 * 14 * 144 * 56
+    assert (2 * steps + 64 * 14 * 144 * 19 * 4) // 2 <= least <= cycles < 1.01 * least
+    whole = Bound(Durations(shape, arch, residual=False), at)
+    assert whole.sums(steps) == (2 * steps + 64 * 14 * 144 * 19 * 4) // 2
+
+
+def test_a_rest_of_taps_that_fewer_pes_add_up_is_committed_by_itself() -> None:
+    """Three rows of taps on two rows of PEs have two commits for each result, on three rows of PEs one."""
+    shape, budget = depthwise(64, 28), GlbBudget(80_000, frozenset({"output"}))
+    cases = ((1, 7, 1, 2), 14, (4, 28, 14), 2 * 16 * 2), ((1, 4, 1, 3), 10, (8, 16, 10), 16 * 2 * 3)
+    for rows, box, (k, h, w), commits in cases:
+        at = at_point("khw|crsWI", rows, (4, 4, 1), (1, box, 1, 1, 1, 3))
+        said = rules(shape, at, budget, k=k, h=h, w=w)
+        assert said["commits"] == commits
+        least, cycles = least_and_cycles(shape, at, budget, k=k, h=h, w=w)
+        assert said["committing"] < least <= cycles < 1.2 * least
 
 
 def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
@@ -560,9 +600,12 @@ def test_what_is_said_of_two_images(
 def test_the_least_transfers_of_any_tiles_by_hand(words: int, image: int) -> None:
     """A block of one pixel has a result or two, and two buffers of one channel of the image, which comes again for each
     block of channels; with five words it has all four channels in one buffer, and all results of its pixel in turn.
+    Each block has a latency: 256 or 128 of the image, or 64 of results.
     """
-    shape = replace(pointwise(4, 4, 4), params=0)
-    assert TransferBound(shape, ARCH, GlbBudget(words, MOVING.streamed)).floor == (image + 64) // 8
+    shape, budget = replace(pointwise(4, 4, 4), params=0), GlbBudget(words, MOVING.streamed)
+    at_once = replace(ARCH, dram=replace(ARCH.dram, latency_cycles=0))
+    assert TransferBound(shape, at_once, budget).floor == (image + 64) // 8
+    assert TransferBound(shape, ARCH, budget).floor == (image + image * 8 * 64) // 8 // 2
 
 
 def test_weights_come_in_slices_of_channels_that_a_loop_has_inside() -> None:
@@ -575,6 +618,9 @@ def test_weights_come_in_slices_of_channels_that_a_loop_has_inside() -> None:
 def test_estimates_of_channelwise_layers_have_blocks_of_four_channels() -> None:
     """By hand: 4 words of parameters and 9 weights for each of 64 channels, and two buffers of four images."""
     words = 64 * (4 + 9) + 2 * 4 * 64
-    once = 64 * 64 // 8
-    assert cycles_about(depthwise(64, 8), ARCH, GlbBudget(words, frozenset({"ifmap"}))) == once
-    assert cycles_about(depthwise(64, 8), ARCH, GlbBudget(words - 1, frozenset({"ifmap"}))) > once
+    once, at_once = 64 * 64 // 8, replace(ARCH, dram=replace(ARCH.dram, latency_cycles=0))
+    assert cycles_about(depthwise(64, 8), at_once, GlbBudget(words, frozenset({"ifmap"}))) == once
+    assert cycles_about(depthwise(64, 8), at_once, GlbBudget(words - 1, frozenset({"ifmap"}))) > once
+    # With a latency for each of 16 blocks; less room is never estimated to take fewer cycles.
+    all_ = [cycles_about(depthwise(64, 8), ARCH, GlbBudget(64 * (13 + 2 * n), frozenset({"ifmap"}))) for n in (3, 4, 8)]
+    assert all_ == sorted(all_, reverse=True) and all_[1] == (once + 16 * 64) // 2

@@ -28,8 +28,8 @@ from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling import decision, residency, smaller_budgets
-from cnncc.passes._scheduling.candidates import Candidates, Wanted
-from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of
+from cnncc.passes._scheduling.candidates import Candidates, WantedMapping
+from cnncc.passes._scheduling.smaller_budgets import LayerCandidates, choice_of
 
 ARCH = load_arch("spatial-4x4")
 _PRESET = load_arch("spatial-16x16")
@@ -125,7 +125,9 @@ def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.M
 
     again, wanted = predicted(model, WIDE), smaller_budgets._wanted
 
-    def once(before: Tried, here: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+    def once(
+        before: LayerCandidates, here: LayerCandidates, i: int, candidates: Candidates
+    ) -> Iterator[tuple[int, WantedMapping]]:
         first, second = (replace(each, mappings=each.mappings[:1]) for each in (before, here))
         return wanted(first, second, i, candidates)
 
@@ -144,7 +146,9 @@ def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytes
 
     in_time, wanted = predicted(model, WIDE), smaller_budgets._wanted
 
-    def shares(before: Tried, here: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+    def shares(
+        before: LayerCandidates, here: LayerCandidates, i: int, candidates: Candidates
+    ) -> Iterator[tuple[int, WantedMapping]]:
         for number, each in wanted(before, here, i, candidates):
             (words,) = {choice_of(here.layer, mapping, candidates.arch).words for mapping in here.mappings[:1]}
             if number == i or each.budget.words in (words // 8, words // 2):

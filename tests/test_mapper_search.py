@@ -637,6 +637,14 @@ def test_search_ends_where_little_can_be_won() -> None:
     assert found and found.cycles * 199 <= found.least * 200 and found.run < 25
 
 
+def test_search_runs_others_where_a_kind_of_candidates_is_in_vain() -> None:
+    """The first 30 candidates are of two kinds that wait for the write port: 15,698 cycles for 15,087."""
+    shape = LayerShape("mac", Sizes(1, 17, 1, 19, 23, 5, 5), Window((5, 5), pad=(2, 2, 2, 2)), 2, 19, 23)
+    arch, budget = load_arch("spatial-4x4"), GlbBudget(3884, frozenset({"ifmap", "output"}))
+    found = search(shape, arch, budget)
+    assert found and found.cycles <= 15_087 and found.run < 30
+
+
 def test_search_below_some_cycles_need_not_prove_what_it_finds() -> None:
     """It finds the best, 9,553, with half as many runs as a search that proves it."""
     shape = LayerShape("mac", Sizes(1, 64, 64, 8, 8, 3, 3), Window((3, 3), (1, 1), (1, 1, 1, 1)), 2, 8, 8)
@@ -690,8 +698,8 @@ STREAMED = GlbBudget(250, frozenset({"ifmap", "output"}))
 @pytest.mark.parametrize("budget", [GlbBudget(4000), STREAMED])
 def test_a_quick_search_looks_at_a_part(budget: GlbBudget) -> None:
     """Of points, tiles and few runs. Others do so until they find a mapping, if it is to take few enough cycles."""
-    usual = Effort(points=40, tiles=400, streamed_points=40, streamed_tiles=80, few_runs=4, less=4)
-    part = Effort(points=10, tiles=100, streamed_points=10, streamed_tiles=20, few_runs=1, less=1)
+    usual = Effort(points=8, tiles=400, streamed_points=40, streamed_tiles=80, few_runs=4, less=4)
+    part = Effort(points=2, tiles=100, streamed_points=10, streamed_tiles=20, few_runs=1, less=1)
     whole = replace(usual, less=1)
     quick, slow = (search(SMALL, SMALL_ARRAY, budget, quick=quick, effort=usual) for quick in (True, False))
     assert quick and slow and quick.bounded < slow.bounded and quick.least < slow.least
@@ -707,11 +715,10 @@ def test_an_exact_search_has_so_many_points_and_runs() -> None:
     budget = GlbBudget(4000)
     one = search(SMALL, SMALL_ARRAY, budget, effort=Effort(points=1))
     assert one and one.run == one.bounded == 1 and one.least < one.cycles
-    for runs in (1, 2):
-        few = search(SMALL, SMALL_ARRAY, budget, effort=Effort(runs=runs))
-        assert few and few.run == runs and few.least < few.cycles
+    few = search(SMALL, SMALL_ARRAY, budget, effort=Effort(runs=1))
+    assert few and few.run == 1 and few.least < few.cycles
     all_ = search(SMALL, SMALL_ARRAY, budget)
-    assert all_ and all_.least == all_.cycles < one.cycles
+    assert all_ and all_.least == all_.cycles <= one.cycles
 
 
 def test_the_document_has_the_budgets_of_searches() -> None:

@@ -18,7 +18,7 @@ from cnncc.mapper.search import _below, search
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_counts, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, Window
 from cnncc.passes._scheduling.dataflows import TEXTS
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
 
 ARCH = load_arch("cbrain-16-16")
@@ -104,7 +104,7 @@ def test_the_mapper_is_no_slower_than_a_scheme(kernels: int, inputs: int, image:
     best = searched(shape, arch, budget)
     assert best is not None
     for name in ("inter", "inter-weights", "inter-data"):
-        mapping = written_mapping(shape, arch, budget, Written(TEXTS[name].text(shape, arch)))
+        mapping = written_mapping(shape, arch, budget, MappingText(TEXTS[name].text(shape, arch)))
         assert best.cycles <= layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch), name
 
 

@@ -31,7 +31,7 @@ from cnncc.driver.prove import claim_of_model
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval.cnn_residues import Evaluation, evaluate
-from cnncc.eval.locate import locate
+from cnncc.eval.wrong_reuses import locate
 from cnncc.frontend.segments import interface
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
@@ -406,7 +406,7 @@ def with_one_wrong(network: Evaluation, key: str, draw: int, at: tuple[int, ...]
 
 
 def test_one_residue_of_one_draw_is_enough_and_its_pe_is_named(network: Path) -> None:
-    """The PE is also found from the program of the `array` level, by other code (`cnncc/eval/locate.py`)."""
+    """The PE is also found from the program of the `array` level, by other code (`cnncc/eval/wrong_reuses.py`)."""
     compilation = start_compilation(network, CompileOptions())
     compilation.run("cnn")
     module, programs = compilation.module.clone(), list[ModuleOp]()

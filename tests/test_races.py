@@ -117,5 +117,19 @@ def test_what_a_commit_of_partial_sums_uses(tmp_path: Path) -> None:
     assert used == [(), (sums,), (sums,), (sums,), (sums, residuals), (results,)]
 
 
+@pytest.mark.parametrize("name", ["ifmap in slices", "partial sums of two outputs", "columns"])
+def test_accesses_of_loops_that_come_back(name: str, tmp_path: Path) -> None:
+    """Those that are kept are those that are computed anew."""
+    compilation, program = compiled(CONV, MAPPINGS[name], array_file(tmp_path, "4x4"))
+    kept, anew = (AccessWalk(compilation.settings.arch) for _ in range(2))
+    tree, again = build_tree(program), 0
+    for step, other in zip(kept.walk(tree), anew.walk(tree), strict=True):
+        anew.known.clear()
+        uses = [[words(place) for place in places] for each in (step, other) for places in (each.reads, each.writes)]
+        assert uses[:2] == uses[2:]
+        again += bool(step.reads)
+    assert again > 2 * len(kept.known)
+
+
 def words(place: Place) -> list[int]:
     return (place.listed() if isinstance(place, Strided) else place).ravel().tolist()

@@ -84,3 +84,11 @@ def test_cbrain_mapper_command_refuses_a_layer_of_no_network() -> None:
     assert result.exit_code == 1 and "no network has a layer conv9" in result.output
     with pytest.raises(json.JSONDecodeError):
         json.loads(result.stdout)
+
+
+def test_cbrain_mapper_command_says_each_layer_on_stderr() -> None:
+    result = CliRunner().invoke(cbrain_mapper.main, ["--network", "AlexNet", "--layer", "conv5", "--json"])
+    rows = json.loads(result.stdout)
+    assert all(row["by_mapper"] <= row["by_scheme"] for row in rows)
+    said = [f"{row['width']}, conv5: {row['by_mapper']:,} cycles, by the scheme {row['by_scheme']:,}" for row in rows]
+    assert result.stderr == f"1 of 2: AlexNet, {said[0]}\n2 of 2: AlexNet, {said[1]}\n"

@@ -54,6 +54,8 @@ FIGURES = [
     ("input of conv2", 2_352, 2_352, 888, 1_008),
     ("input of pool3", 24, 24, 384, 672),
     ("input of conv4", 336, 336, 456, 504),
+    ("layer by layer, the largest layer", "", 19_816, 23_520, ""),
+    ("layers side by side", "", 11_592, 11_304, 12_384),
     ("PEs for 100 fps", 6, 6, 6, 6),
     ("  their throughput", 100, 196.8, 196.8, 196.8),
     ("  throughput of 5 PEs", "below 100", 98.4, 98.4, 98.4),

@@ -23,7 +23,7 @@ from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import LayerShape, Sizes
 from cnncc.model.routes import Nest
-from cnncc.passes._programs.layer_records import Along
+from cnncc.passes._programs.layer_records import AxisStep
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -149,6 +149,6 @@ def test_shuffled_groups_loops_across_borders_have_no_cost(steps: tuple[int, ...
 
 
 def test_shuffled_groups_steps_across_a_period_have_no_distance() -> None:
-    assert Along("k", 1, 4, 5).of(8) == 2
+    assert AxisStep("k", 1, 4, 5).of(8) == 2
     with pytest.raises(ValueError, match="a step by 6 crosses a period of 4"):
-        Along("k", 1, 4, 5).of(6)
+        AxisStep("k", 1, 4, 5).of(6)

@@ -26,7 +26,7 @@ from cnncc.dialects.nest import MappingAttr
 from cnncc.machine.times.times import simulate
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.schedule_file import Given
+from cnncc.passes._scheduling.schedule_file import LayerNumbers
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.util.progress import silent
@@ -58,10 +58,10 @@ def distinct(net: str, side: int) -> list[int]:
     return list(kinds.values())
 
 
-def given(net: str, side: int, layer: int) -> Given:
+def given(net: str, side: int, layer: int) -> LayerNumbers:
     tile, unroll = rows(TILES[net, side])[layer], rows(UNROLLING[net, side])[layer]
     keys = ("tif", "tof", "toy", "tox", "tky", "tkx")
-    return Given(**{key: tile[key] for key in keys}, **unroll)
+    return LayerNumbers(**{key: tile[key] for key in keys}, **unroll)
 
 
 @pytest.mark.parametrize(("net", "side", "layer"), [(*c, layer) for c in CONFIGS for layer in distinct(*c)])

@@ -37,7 +37,7 @@ from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.dataflows import TEXTS
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
@@ -200,8 +200,8 @@ OPERANDS = {"weight", "ifmap", "params", "output"}
 
 def used(text: str, words: int = ARCH.glb.words, streamed: frozenset[str] = frozenset()) -> str:
     """The mapping that a text means, as text."""
-    assert written_violations(SHAPE, ARCH, Written(text), OPERANDS) == []
-    return text_of(written_mapping(SHAPE, ARCH, GlbBudget(words, streamed), Written(text)), SHAPE.sizes)
+    assert written_violations(SHAPE, ARCH, MappingText(text), OPERANDS) == []
+    return text_of(written_mapping(SHAPE, ARCH, GlbBudget(words, streamed), MappingText(text)), SHAPE.sizes)
 
 
 def _text(written: str | Equation) -> str:
@@ -243,10 +243,10 @@ def _text(written: str | Equation) -> str:
 )  # fmt: skip
 def test_what_is_left_out_is_chosen_by_rules(written: str | Equation, meant: str) -> None:
     text = _text(written)
-    mapping = written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(text))
+    mapping = written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), MappingText(text))
     assert mapping.loops == parse(meant, SHAPE.sizes).loops, text_of(mapping, SHAPE.sizes)
     again = text_of(mapping, SHAPE.sizes)
-    assert written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(again)) == mapping
+    assert written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), MappingText(again)) == mapping
 
 
 def test_the_tables_of_the_document() -> None:
@@ -256,7 +256,7 @@ def test_the_tables_of_the_document() -> None:
     for number, book, here in rows:
         assert read(book) == read(EQUATIONS[number][0])
         assert (
-            written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(book)).loops
+            written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), MappingText(book)).loops
             == parse(here, SHAPE.sizes).loops
         )
     rows = re.findall(r"^\| (?:`([\w-]+)`)? ?\| (.*) \| `(.*)` \|$", document, re.MULTILINE)
@@ -269,10 +269,10 @@ def test_lanes_take_equal_parts() -> None:
     """Of six channels two lanes take all, four and two or two; those of five kernel columns do not divide."""
     arch = replace(ARCH, pe=replace(ARCH.pe, lanes=2, weight_words=16))
     text = "k > [h||2@rows w||5@cols] > c' > r > {s > c''||@lanes}"
-    assert written_violations(SHAPE, arch, Written(text), OPERANDS) == []
-    found = written_mapping(SHAPE, arch, GlbBudget(ARCH.glb.words), Written(text))
+    assert written_violations(SHAPE, arch, MappingText(text), OPERANDS) == []
+    found = written_mapping(SHAPE, arch, GlbBudget(ARCH.glb.words), MappingText(text))
     assert text_of(found, SHAPE.sizes).endswith("> c':2 > r > weight@rf*2 > ifmap@rf*2 > {s > c''||2@lanes}")
-    wider = Written("k > [h||2@rows w||5@cols] > c > r > {s||3@lanes}")
+    wider = MappingText("k > [h||2@rows w||5@cols] > c > r > {s||3@lanes}")
     assert [each.resource for each in written_violations(SHAPE, arch, wider, OPERANDS)] == ["lanes"]
 
 
@@ -318,7 +318,7 @@ def test_stages_that_are_left_out() -> None:
 )  # fmt: skip
 def test_what_is_refused(written: str | Equation, messages: list[str]) -> None:
     text = _text(written)
-    found = written_violations(SHAPE, ARCH, Written(text), OPERANDS)
+    found = written_violations(SHAPE, ARCH, MappingText(text), OPERANDS)
     assert len(found) >= len(messages)
     for finding, message in zip(found, messages, strict=False):
         assert finding.what.startswith(message), found

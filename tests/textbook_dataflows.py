@@ -5,7 +5,7 @@ from __future__ import annotations
 from cnncc.arch.model import Arch
 from cnncc.model.layer_shape import LayerShape
 from cnncc.passes._scheduling.dataflows import TEXTS, Dataflow
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 
 TEXTBOOK = {
     "os": Dataflow(
@@ -30,6 +30,6 @@ TEXTBOOK = {
 } | {name: TEXTS[name] for name in ("rs", "nlr")}
 
 
-def textbook(name: str, shape: LayerShape, arch: Arch) -> Written:
+def textbook(name: str, shape: LayerShape, arch: Arch) -> MappingText:
     """The text for a layer on an array, to be completed."""
-    return Written(TEXTBOOK[name].text(shape, arch))
+    return MappingText(TEXTBOOK[name].text(shape, arch))

@@ -35,7 +35,7 @@ from cnncc.frontend.segments import interface
 from cnncc.isa.codec import Words, begins_with_core, decode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.isa.table import Instruction
-from cnncc.machine.cores.rules import check_cores
+from cnncc.machine.cores.core_checks import check_cores
 from cnncc.util.files import read_bytes, write_atomically
 from cnncc.weights import Array
 

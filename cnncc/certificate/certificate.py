@@ -39,7 +39,7 @@ from cnncc.util.progress import Progress
 Json = dict[str, Any]
 COSTS = {"words": least_words, "energy": least_energy}
 COST_TEXT = {"words": "DRAM words", "energy": "energy"}
-Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, GLB budget and least
+Known = dict[tuple[LayerShape, bool, int, int], whole_space.SpaceCheck]  # by shape, residual, GLB budget and least
 
 
 def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bool) -> tuple[Compilation, FuncOp]:

@@ -23,7 +23,7 @@ from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.dialects._mapping import Loop, Mapping, Stage, even_sets
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, Own, Task, TimedLoop, busy_cycles
+from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, SequencerCycles, Task, TimedLoop, busy_cycles
 from cnncc.passes._scheduling.glb_words import glb_words
 
 Counts = npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ class SpacePoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class SpaceCheck:
     """The result of a check: points enumerated, written as records, run; a better mapping with its cycles, if any."""
 
     combinations: int
@@ -324,7 +324,7 @@ def _tasks(nodes: Sequence[Node]) -> Iterator[Node]:
     """Instructions in the order of the first iteration of each loop; a loop's own cycle comes before its body."""
     for node in nodes:
         if isinstance(node, TimedLoop):
-            yield Own(1)
+            yield SequencerCycles(1)
             yield from _tasks(node.body)
         else:
             yield node
@@ -337,7 +337,7 @@ def engines_least(nodes: Sequence[Node], arch: Arch) -> int:
         return sum(busy)
     head, first = 0, 0
     for node in _tasks(nodes):
-        if isinstance(node, Own) and not first:
+        if isinstance(node, SequencerCycles) and not first:
             head += node.cycles
         if isinstance(node, Task) and node.engine == LOAD:
             first += node.busy
@@ -351,14 +351,14 @@ def engines_least(nodes: Sequence[Node], arch: Arch) -> int:
     return max(array, loads, head + first + arch.bus.latency_cycles + busy[COMMIT] + tail)
 
 
-def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int) -> Seen:
+def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int) -> SpaceCheck:
     """A search for a mapping with all operands in the GLB that takes fewer cycles than `least`.
 
     budget: words of the GLB for weights, parameters and partial sums.
     """
     points = written = run = 0
     if least <= prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes):
-        return Seen(0, 0, 0)  # no mapping beats busy multipliers; the boxes of a large layer are too many to enumerate
+        return SpaceCheck(0, 0, 0)  # no mapping beats busy multipliers; a large layer has too many boxes
     for at in below(shape, arch, least):
         points += 1
         mapping = mapping_of(shape, arch, at)
@@ -372,8 +372,8 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
             continue
         run += 1
         if (cycles := layer_cycles(plan, arch)) < least:
-            return Seen(points, written, run, (mapping, cycles))
-    return Seen(points, written, run)
+            return SpaceCheck(points, written, run, (mapping, cycles))
+    return SpaceCheck(points, written, run)
 
 
 # -- where operands move -----------------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     from cnncc.binary.container import to_bytes
     from cnncc.binary.modules import disassembly
     from cnncc.driver.cores_text import cores_text
+    from cnncc.driver.pipeline import AUTO, NONE
     from cnncc.passes._scheduling.schedule_file import read_schedule
     from cnncc.util.files import write_atomically
 
@@ -123,6 +124,8 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
         groups = f", {len(given.groups)} group(s)" if given.groups else ""
         said = f"{len(given.cores)} core(s)" if given.cores else f"{len(given.entries)} layer(s) mapped{groups}"
         lines.append(f"  schedule {said} as {schedule} says")
+    if (file := settings.groups) not in (AUTO, NONE, schedule):
+        lines.append(f"  groups   {len(read_schedule(file).groups)} group(s) as {file} says")
     if share.cores is not None:
         lines += cores_text(share.cores, binary.arch)
     if share.blocks:

@@ -39,10 +39,10 @@ def command(
     cnncc explore net.onnx --vary rows=4,8 --vary cols=4:12:4 --vary links.south=true,false
     """
     from cnncc.arch.model import load_arch
+    from cnncc.explore.array_grid import read_vary
     from cnncc.explore.evaluate import MEASURES
     from cnncc.explore.exploration import explore
     from cnncc.explore.pareto import as_csv, as_text
-    from cnncc.explore.vary import read_vary
     from cnncc.util.files import write_atomically
 
     measures = list(dict.fromkeys(measures)) or MEASURES[:3]

@@ -173,7 +173,7 @@ class Verifier:
 
     def _where(self, name: str, wrong: Mask) -> str:
         """The PE that computed the first wrong result, once there are programs."""
-        from cnncc.eval.locate import locate
+        from cnncc.eval.wrong_reuses import locate
 
         store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
         try:

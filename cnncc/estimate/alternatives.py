@@ -19,7 +19,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import SCHEMES, TEXTS
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
 from cnncc.util.progress import Progress
 
@@ -105,7 +105,7 @@ def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: Gl
 def _scheme(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:
     """A scheme of C-Brain: its text, completed."""
     try:
-        written = Written(TEXTS[name].text(chosen.shape, arch))
+        written = MappingText(TEXTS[name].text(chosen.shape, arch))
         own = replace(chosen, mapping=written_mapping(chosen.shape, arch, budget, written))
     except Refusal as refusal:
         return RunnerUp(name, str(refusal))

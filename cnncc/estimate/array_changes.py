@@ -15,7 +15,7 @@ from cnncc.dialects._mapping_text import text
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.estimate.mapped_program import Program
-from cnncc.explore.vary import Value, with_config
+from cnncc.explore.array_grid import Value, with_config
 from cnncc.mapper.cached_search import SearchTask, search_ahead
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape

@@ -11,7 +11,7 @@ from cnncc.estimate.array_changes import changes
 from cnncc.estimate.estimate_table import LIMITS, percent
 from cnncc.estimate.layer_limits import cause_text, sentence
 from cnncc.estimate.mapped_program import Program
-from cnncc.explore.vary import Value
+from cnncc.explore.array_grid import Value
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.util.progress import Progress
 

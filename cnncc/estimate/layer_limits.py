@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.errors import Refusal
-from cnncc.explore.vary import Value, with_config
+from cnncc.explore.array_grid import Value, with_config
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import Part, program_cycles
@@ -70,7 +70,7 @@ def limiting_cause(cycles: Mapping[str, Any]) -> str:
     return COMPUTE if cycles[COMPUTE] >= BUSY * cycles["total"] else max(stall, key=stall.__getitem__)
 
 
-class Lifted(NamedTuple):
+class HelpfulChange(NamedTuple):
     """A key of the array that lessens a limit: with another value, the mappings kept, the layer takes these cycles."""
 
     key: str
@@ -79,17 +79,17 @@ class Lifted(NamedTuple):
     cycles: int
 
 
-class Lifts:
+class KeyChanges:
     """The program on arrays of which one key is changed: rates and halves doubled, latencies halved."""
 
     def __init__(self, parts: Sequence[Part], arch: Arch) -> None:
         self.parts, self.arch = parts, arch
         self._tried: dict[str, tuple[Value, Value, dict[str, int]]] = {}
 
-    def best(self, label: str, cause: str, cycles: int) -> Lifted | None:
+    def best(self, label: str, cause: str, cycles: int) -> HelpfulChange | None:
         """The change that helps a layer most; None if none does."""
         tried = [
-            Lifted(key, was, value, layers[label])
+            HelpfulChange(key, was, value, layers[label])
             for key in LIMITS[cause].keys
             for was, value, layers in self._changed(key)
         ]
@@ -110,7 +110,7 @@ class Lifts:
 
 def limits(parts: Sequence[Part], arch: Arch, layers: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Of each mapped layer and group its limit, as `--json` prints it. layers: their counters."""
-    lifts, by_label = Lifts(parts, arch), dict[str, dict[str, Any]]()
+    lifts, by_label = KeyChanges(parts, arch), dict[str, dict[str, Any]]()
     for label in (part.label for part in parts if isinstance(part, LayerPlan | GroupPlan)):
         cycles = layers[label]["cycles"]
         cause = limiting_cause(cycles)

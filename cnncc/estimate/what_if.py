@@ -8,7 +8,7 @@ from typing import Any
 from cnncc.errors import Refusal
 from cnncc.estimate.layer_limits import LIMITS, cause_text, limiting_cause
 from cnncc.estimate.mapped_program import Program
-from cnncc.explore.vary import Config, read_value, with_config
+from cnncc.explore.array_grid import Config, read_value, with_config
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
 KEYS = (  # on which no program depends

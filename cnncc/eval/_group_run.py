@@ -140,9 +140,7 @@ class _Stripes:
             body = self._body(image, first, count, sources)
         except Refusal as refusal:
             raise Refusal(f"layer {value_key(self.layer) or ''}: stripe {number}: {refusal}") from refusal
-        for stage in (stage for stage in run.stages if stage.depth < self.depth):
-            body = run.fetch(stage, body)
-        run.run(self.depth, body)
+        run.run(self.depth, body)  # stages outside hold all that a stripe reads
         outputs = run.outputs.reshape(self.batches, self.images, *run.outputs.shape[1:])
         return first, outputs[:, image, :, first : first + count]
 

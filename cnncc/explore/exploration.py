@@ -19,15 +19,15 @@ from cnncc.arch.model import Arch, arch_text, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, operand_bits
 from cnncc.driver.sources import CompileOptions, check_in_turn, groups_setting, start_compilation
 from cnncc.errors import Refusal, one_line
+from cnncc.explore.array_grid import OBJECTIVE, Config, Vary, array_of, configurations, with_config
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
-from cnncc.explore.vary import OBJECTIVE, Config, Vary, array_of, configurations, with_config
 from cnncc.mapper.objective import OBJECTIVES, SLACK
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.util.progress import Progress
 from cnncc.weights import WeightStore
 
-Widths = tuple[int, ...]  # the keys of an array that loop nests depend on: see `Nests`
+Widths = tuple[int, ...]  # the keys of an array that loop nests depend on: see `TaskFiles`
 
 
 def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def explore(
         tempfile.TemporaryDirectory() as folder,
     ):
         todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.by_key]
-        for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
+        for result in _evaluated(todo, TaskFiles(start, options, Path(folder)), jobs):
             results.append(result)
             done = sum(key in results.by_key for key in results.order)
             progress(f"{done:,} of {len(configs):,} configurations", done, len(configs))
@@ -94,7 +94,7 @@ def explore(
         return start, [results.by_key[key] for key in results.order]
 
 
-class Nests:
+class TaskFiles:
     """Files for the processes: the network as loop nests, made once for each width of words; and arrays."""
 
     def __init__(self, start: Compilation, options: CompileOptions, folder: Path) -> None:
@@ -138,7 +138,7 @@ class Nests:
         return file
 
 
-def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Result]:
+def _evaluated(todo: Sequence[Config], nests: TaskFiles, jobs: int) -> Iterator[Result]:
     """The results, in the order of their completion."""
     files = dict[int, tuple[Path, Path]]()
     for number, config in enumerate(todo):

@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cnncc.explore.array_grid import array_of, config_text
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
-from cnncc.explore.vary import array_of, config_text
 from cnncc.util.terminal import Column, table
 
 REFUSED_SHOWN = 5

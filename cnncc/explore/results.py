@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from cnncc.errors import Refusal
-from cnncc.explore.vary import Config, config_text
+from cnncc.explore.array_grid import Config, config_text
 from cnncc.util.files import check_writable, write_atomically
 
 FORMAT = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -16,8 +16,11 @@ from cnncc.machine.values.addresses import Descriptor, Grid, position
 from cnncc.machine.values.memory import OutOfRange, Place
 from cnncc.machine.values.output_units import OutputUnit, pattern_of, place_of
 from cnncc.machine.values.regfile import HalfFault
-from cnncc.machine.values.strided import even
+from cnncc.machine.values.strided import Strided, even
 from cnncc.machine.values.transfer_addresses import sides
+
+MOST_KNOWN = 1 << 14  # accesses that are kept, as loops come back to the same words
+Accesses = tuple[Sequence[Place], Sequence[Place]]  # read, written
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,18 @@ class AccessStep:
 
 @dataclass
 class AccessWalk:
-    """The state of the sequencer that addresses depend on."""
+    """The state of the sequencer that addresses depend on.
+
+    made: the instructions that made each descriptor, and the settings of the output units (the last entry).
+    known: accesses by all that they depend on: the instruction, what made its descriptors, and where these are.
+    """
 
     arch: Arch
     descriptors: list[Descriptor] = field(default_factory=lambda: [Descriptor() for _ in range(16)])
     index: list[int] = field(default_factory=lambda: [0] * LOOP_REGISTERS)
     unit: OutputUnit = field(default_factory=OutputUnit)
+    made: list[tuple[int, ...]] = field(default_factory=lambda: [()] * 17)
+    known: dict[Hashable, Accesses] = field(default_factory=dict[Hashable, Accesses])
 
     def walk(self, nodes: Sequence[Node], first: int = ALL_LOOPS, last: int = ALL_LOOPS) -> Iterator[AccessStep]:
         """Every instruction that runs, `loop` and `end` apart. Raises Trap for a place that is one."""
@@ -58,27 +67,52 @@ class AccessWalk:
             self.index[node.register] = 0
 
     def _step(self, leaf: Leaf, first: int, last: int) -> AccessStep:
-        inst, reads, writes = leaf.instruction, list[Place](), list[Place]()
+        inst, accesses = leaf.instruction, ((), ())
         kind = inst.spec.kind
         if kind not in ADDRESSING:
             return AccessStep(leaf, first, last)
         match kind:
             case Kind.DESC:
                 self.descriptors[inst.number("id")] = Descriptor.of(inst)
+                self.made[inst.number("id")] = (leaf.index,)
             case Kind.STEP:
                 term = inst.term("by")
                 self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
+                self.made[inst.number("id")] += (leaf.index,)
             case Kind.UNIT:
                 self.unit = OutputUnit.of(inst)
+                self.made[-1] = (leaf.index,)
             case Kind.DMA:
-                (writes if inst.text("direction") == "in" else reads).append(self._transfer(inst))
+                place = self._transfer(inst)
+                accesses = ((), (place,)) if inst.text("direction") == "in" else ((place,), ())
             case Kind.LOAD:
-                reads.append(self._load(inst))
+                accesses = self._again(leaf, ["desc"], (), lambda: ((self._load(inst),), ()))
             case Kind.COMMIT:
-                self._commit(inst, first, last, reads, writes)
+                ends = holds(inst.when("fresh"), first), holds(inst.when("final"), last)
+                accesses = self._again(leaf, self._operands(inst), ends, lambda: self._commit(inst, *ends))
             case _:
                 assert_never(kind)
-        return AccessStep(leaf, first, last, reads, writes)
+        return AccessStep(leaf, first, last, *accesses)
+
+    def _again(self, leaf: Leaf, operands: Sequence[str], ends: Hashable, accesses: Callable[[], Accesses]) -> Accesses:
+        """The accesses of an instruction with descriptors, computed once for each place where these are."""
+        ids = [leaf.instruction.number(operand) for operand in operands]
+        key = leaf.index, ends, self.made[-1], *((self.made[at], *self.descriptors[at].place(self.index)) for at in ids)
+        if (known := self.known.get(key)) is None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            known = self.known[key] = accesses()
+        return known
+
+    def _operands(self, commit: Instruction) -> list[str]:
+        """The descriptors of a commit."""
+        return [
+            "desc",
+            *(["operand"] if commit.text("source") == "glb" else []),
+            *(["sums"] if commit.number("partial") else []),
+            *(["residual"] if self.unit.epilogue.factors is not None else []),
+            *(["params"] if self.unit.params else []),
+        ]
 
     def _transfer(self, inst: Instruction) -> Place:
         return sides(inst, self.index, self.descriptors, self.arch.glb.words)[1]
@@ -95,25 +129,25 @@ class AccessWalk:
         address, inside = position(inst, grid, self.index, pattern).address(descriptor)
         return address if inside is None else address[inside]
 
-    def _commit(self, inst: Instruction, first: int, last: int, reads: list[Place], writes: list[Place]) -> None:
+    def _commit(self, inst: Instruction, is_fresh: bool, is_final: bool) -> Accesses:
         grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
         grid = replace(grid, rows=1, set_rows=1) if inst.number("reduce") else grid
+        reads = list[Place]()
         if inst.text("source") == "glb":
             reads.append(self._place(inst, grid, self.descriptors[inst.number("operand")]))
         if inst.number("partial"):
             at = self._sums(inst, grid)
-            if not holds(inst.when("fresh"), first):
+            if not is_fresh:
                 reads.append(at)
-            if not holds(inst.when("final"), last):
-                writes.append(at)
-                return
-        writes.append(self._place(inst, grid, self.descriptors[inst.number("desc")]))
+            if not is_final:
+                return reads, [at]
         if self.unit.epilogue.factors is not None:
             reads.append(self._place(inst, grid, self.descriptors[inst.number("residual")]))
         if self.unit.params:
             params = self.descriptors[inst.number("params")]
             words = self.arch.words_per_param
             reads.append(self.unit.param_address(inst, grid, pattern_of(inst), params, self.index, words))
+        return reads, [self._place(inst, grid, self.descriptors[inst.number("desc")])]
 
     def _place(self, inst: Instruction, grid: Grid, descriptor: Descriptor) -> Place:
         return place_of(inst, grid, self.index, pattern_of(inst), descriptor, "a word lies outside its tensor")
@@ -122,5 +156,7 @@ class AccessWalk:
         """The words of partial sums (COMMIT-5)."""
         descriptor, words = self.descriptors[inst.number("sums")], self.arch.words_per_sum
         place = self._place(inst, grid, replace(descriptor, base=0))
-        listed = place if isinstance(place, np.ndarray) else place.listed()
-        return descriptor.base + words * listed[..., None] + np.arange(words)
+        if isinstance(place, Strided):
+            steps = (*(words * step for step in place.steps), 1)
+            return Strided(descriptor.base + words * place.start, (*place.sizes, words), steps)
+        return descriptor.base + words * place[..., None] + np.arange(words)

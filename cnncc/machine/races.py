@@ -31,7 +31,7 @@ from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.accesses import AccessStep, AccessWalk
 from cnncc.machine.program import Leaf, build_tree
 from cnncc.machine.times.loop_texts import waits_for
-from cnncc.machine.times.tasks import ENGINES, HALVES, QUEUES, EngineToken, queue_name, task_of
+from cnncc.machine.times.tasks import ENGINES, HALVES, QUEUES, EngineTask, EngineToken, queue_name, task_of
 from cnncc.machine.values.memory import OutOfRange, Place, ends, fill
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
@@ -135,6 +135,8 @@ class LastUses:
         self.leaves: list[list[Leaf]] = [[] for _ in range(cores * len(ENGINES))]
         shape = (len(self.leaves), arch.glb.words)
         self.written, self.read = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        # The greatest of each engine's numbers: most engines only read or only write, some do neither.
+        self.last_write, self.last_read = [0] * len(self.leaves), [0] * len(self.leaves)
 
     def races(self, step: AccessStep, engine: int, known: Known) -> Iterator[Race]:
         """The races of an instruction with earlier ones of other engines. Raises OutOfRange."""
@@ -143,13 +145,13 @@ class LastUses:
             if low < 0 or high >= self.read.shape[1]:
                 raise OutOfRange(f"glb address {low if low < 0 else high} is not one of {self.read.shape[1]} words")
         for other in range(len(self.leaves)):
-            if other == engine or known[other] == len(self.leaves[other]):
+            if other == engine:
                 continue
-            for places, last, is_write in (
-                ((*step.reads, *step.writes), self.written[other], True),
-                (step.writes, self.read[other], False),
+            for places, last, latest, is_write in (
+                ((*step.reads, *step.writes), self.written[other], self.last_write[other], True),
+                (step.writes, self.read[other], self.last_read[other], False),
             ):
-                for place in places:
+                for place in places if latest > known[other] else ():
                     if (race := self._race(place, last, known[other])) is not None:
                         word, number = race
                         cores = (other // len(ENGINES), engine // len(ENGINES)) if self.cores > 1 else None
@@ -168,9 +170,13 @@ class LastUses:
         """Note the accesses of an instruction."""
         self.leaves[engine].append(step.leaf)
         number = len(self.leaves[engine])
-        for places, last in ((step.reads, self.read[engine]), (step.writes, self.written[engine])):
+        for places, last, latest in (
+            (step.reads, self.read[engine], self.last_read),
+            (step.writes, self.written[engine], self.last_write),
+        ):
             for place in places:
                 fill(last, place, number)
+                latest[engine] = number
 
 
 def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], int]:
@@ -194,6 +200,7 @@ class RaceCheck:
     def __init__(self, words: LastUses) -> None:
         self.words, self.steps = words, 0
         self._by_pair: dict[tuple[int, int], Race] = {}
+        self._tasks: dict[int, EngineTask] = {}
 
     @property
     def races(self) -> list[Race]:
@@ -211,30 +218,34 @@ class RaceCheck:
         if self.steps > MOST_STEPS:
             raise step.leaf.trap(f"the race check's limit of {MOST_STEPS} instructions is exceeded")
         try:
-            for race in _checked(step, order, self.words):
+            for race in self._checked(step, order):
                 self._by_pair.setdefault((race.early.index, race.late.index), race)
         except (HalfFault, OutOfRange, IndexError) as fault:
             raise step.leaf.trap(str(fault)) from fault
 
+    def _checked(self, step: AccessStep, order: TokenOrder) -> Iterator[Race]:
+        inst = step.leaf.instruction
+        match kind := inst.spec.kind:
+            case Kind.SYNC:
+                order.wait(waits_for(inst))
+            case Kind.HOST | Kind.HALT:
+                order.wait(range(len(ENGINES)))
+            case Kind.SIGNAL:
+                order.signal(len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
+            case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
+                pass
+            case Kind.LOOP | Kind.END:
+                raise AssertionError(f"{kind} is no leaf of a program's tree")
+            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
+                task = self._task(step.leaf)
+                known = order.start(task.engine, [token for token in task.takes if not token.mask & ~step.first])
+                yield from self.words.races(step, order.base + task.engine, known)
+                self.words.note(step, order.base + task.engine)
+                order.give(task.engine, [token for token in task.gives if not token.mask & ~step.last])
+            case _:
+                assert_never(kind)
 
-def _checked(step: AccessStep, order: TokenOrder, words: LastUses) -> Iterator[Race]:
-    inst = step.leaf.instruction
-    match kind := inst.spec.kind:
-        case Kind.SYNC:
-            order.wait(waits_for(inst))
-        case Kind.HOST | Kind.HALT:
-            order.wait(range(len(ENGINES)))
-        case Kind.SIGNAL:
-            order.signal(len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
-        case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
-            pass
-        case Kind.LOOP | Kind.END:
-            raise AssertionError(f"{kind} is no leaf of a program's tree")
-        case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
-            task = task_of(inst)
-            known = order.start(task.engine, [token for token in task.takes if not token.mask & ~step.first])
-            yield from words.races(step, order.base + task.engine, known)
-            words.note(step, order.base + task.engine)
-            order.give(task.engine, [token for token in task.gives if not token.mask & ~step.last])
-        case _:
-            assert_never(kind)
+    def _task(self, leaf: Leaf) -> EngineTask:
+        if (task := self._tasks.get(leaf.index)) is None:
+            task = self._tasks[leaf.index] = task_of(leaf.instruction)
+        return task

@@ -233,7 +233,7 @@ class BlockTimes:
     def array(self) -> PerPlan:
         """BOUND-1. D(first block) + fill + A + stalls + drain + D(last block), with λ for both transfers.
 
-        Stalls are those of BOUND-9 to BOUND-11. BOUND-2 and BOUND-13 hold, too.
+        Stalls are those of BOUND-9 to BOUND-11. BOUND-2, BOUND-13, BOUND-22 and BOUND-23 hold, too.
         """
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         cut = bool(blocks.budget.streamed)
@@ -241,13 +241,22 @@ class BlockTimes:
         leaves = np.where(blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0)
         drain = leaves + (1 if cut else bound.drain)
         compute = self.compute + self.refills + self.residual_comes()
+        committing = self.committing()
+        sums = self.sums(committing)
         if cut and bound.depends_on_blocks:
-            engines = np.maximum(self.loading(), self.committing())
-            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
+            engines = np.maximum(self.loading(), committing)
+            array = np.maximum(compute + self.waits() + drain, sums + leaves)
+            least = bound.views() + comes + np.maximum(array, engines)
         else:
             waits = 0 if cut else bound.waits
-            least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines)
-        return np.maximum(least, self.buffers_of_results())
+            least = np.maximum(bound.fill(comes) + np.maximum(compute + waits + drain, sums + leaves), bound.engines)
+        beside = np.maximum(self.buffers_of_results(), bound.head + blocks.round_trips)
+        return np.maximum(least, beside)
+
+    def sums(self, committing: PerPlan) -> PerPlan:
+        """BOUND-23 in blocks. (A + committing + commits · commit latency) / `psum_halves`."""
+        arch = self.bound.arch
+        return (self.compute + committing + self.commits * arch.commit.latency_cycles) / arch.pe.psum_halves
 
     def loading(self) -> PerPlan:
         """BOUND-2 in blocks: all loads, one after the other, by `LoadWords`.

@@ -341,6 +341,21 @@ class Blocks:
         again = words / arch.dram.words_per_cycle + (self.images - 1) * each
         return np.where(self.double | (self.images <= 1), 0, np.maximum(again, 0))
 
+    @cached_property
+    def round_trips(self) -> PerPlan:
+        """BOUND-22. (D(words) + blocks · λ) / buffers, of the ifmap, of the residual and of the output.
+
+        A buffer has one transfer at a time, from its start until its last word is there.
+        """
+        dram, longest = self.arch.dram, np.zeros(1)
+        if "ifmap" in self.budget.streamed:
+            words = self.moved_image / dram.words_per_cycle
+            longest = (words + self.images * dram.latency_cycles) / (1 + self.double)
+        if {"residual", "output"} & self.budget.streamed:
+            words = self.everything / dram.words_per_cycle
+            longest = np.maximum(longest, (words + self.results * dram.latency_cycles) / self.most_results)
+        return longest
+
     def transfers(self, weights: PerPlan | int) -> PerPlan:
         """BOUND-4. Cycles of the DMA, at least, for what moves and for these words of weights.
 
@@ -374,7 +389,8 @@ def plan_bounds(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) 
     """Of all plans that may fit."""
     blocks = Blocks(shape, arch, budget, tiles)
     there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
-    of_each = blocks.transfers(0), blocks.fetched(blocks.moved_image)
+    cycles = np.maximum(blocks.transfers(0), blocks.round_trips)
+    of_each = cycles, blocks.fetched(blocks.moved_image)
     return PlanBounds(np.nonzero(there), *(np.broadcast_to(each, blocks.shaped)[there] for each in of_each))
 
 

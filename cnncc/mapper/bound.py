@@ -271,20 +271,30 @@ class Bound:
 
     def commits(self, more: int = 0) -> int:
         """Σ over all commits of (cycles + `more`)."""
+        cycles, count = self._commits
+        return cycles + more * count
+
+    @cached_property
+    def _commits(self) -> tuple[int, int]:
+        """The cycles of all commits, and how many there are."""
         k_, h_, w_ = (self.parts[dim] for dim in "khw")
         c_, r_, s_ = (
             self.parts[dim] if self.adds_up[dim] else (self.parts[dim][0]._replace(trips=1),) for dim in "crs"
         )
         cycles = sum(
-            k.trips * h.trips * w.trips * c.trips * r.trips
-            * (self.durations.commit(k, h, w, c, r, self.partial) + more)
+            k.trips * h.trips * w.trips * c.trips * r.trips * self.durations.commit(k, h, w, c, r, self.partial)
             for k in k_ for h in h_ for w in w_ for c in c_ for r in r_
         )  # fmt: skip
-        return self.times * cycles * sum(part.trips for part in s_)
+        times = self.times * sum(part.trips for part in s_)
+        return times * cycles, times * prod(sum(part.trips for part in parts) for parts in (k_, h_, w_, c_, r_))
 
     def array(self, compute: int) -> int:
         """BOUND-1. fill + A + drain, with the stalls of BOUND-9. compute: A, the cycles of all macro-instructions."""
         return self.start + compute + self.waits + self.drain
+
+    def sums(self, compute: int) -> int:
+        """BOUND-23. (A + Σ (commit + commit latency)) / `psum_halves`: a half has sums until they are committed."""
+        return up(compute + self.commits(self.arch.commit.latency_cycles), self.arch.pe.psum_halves)
 
     @cached_property
     def engines(self) -> int:
@@ -304,8 +314,10 @@ class Bound:
         return self.head + macros + compute + self.loads(loads) + self.commits(commits)
 
     def cycles(self, compute: int) -> int:
-        """The bound of the point if it has one block: BOUND-1 and BOUND-2, or BOUND-3 if nothing overlaps."""
-        return max(self.array(compute), self.engines) if self.arch.sequencer.overlap else self.in_turn(compute)
+        """The bound of the point if it has one block: BOUND-1, BOUND-2 and BOUND-23, or BOUND-3 if nothing overlaps."""
+        if not self.arch.sequencer.overlap:
+            return self.in_turn(compute)
+        return max(self.array(compute), self.engines, self.start + self.sums(compute))
 
     @cached_property
     def depends_on_blocks(self) -> bool:

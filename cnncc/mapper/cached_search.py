@@ -102,7 +102,7 @@ class SearchTask:
         best, effort = self._in_both_budgets(), self.effort
         if best is None or effort.first or not self.budget.streamed:
             return best
-        if best.cycles <= max(effort.gap * best.least, best.least + effort.few_cycles):
+        if not self._is_far(best):
             return best
         budget = replace(self.budget, tight=best.tight)
         again = search(self.shape, self.arch, budget, self.dataflow, effort=effort.longer())
@@ -136,10 +136,13 @@ class SearchTask:
         return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
 
     def _mixes_forms(self, best: Result) -> bool:
-        """Whether a form's candidates may have used up the runs of others: with many lanes, if less may do."""
-        if self.effort.first or self.budget.streamed or self.shape.most_products(self.arch) < self.effort.form_lanes:
+        """Whether a form's candidates may have used up the runs of others: if less may do."""
+        if self.effort.first:
             return False
-        return best.cycles > self.effort.form_gap * best.least
+        if self.budget.streamed:
+            return self._is_far(best)
+        has_lanes = self.shape.most_products(self.arch) >= self.effort.form_lanes
+        return has_lanes and best.cycles > self.effort.form_gap * best.least
 
     def _has_everything(self) -> bool:
         """Whether all weights and parameters lie in the GLB, and nothing is streamed."""
@@ -147,6 +150,10 @@ class SearchTask:
             not self.budget.streamed
             and self.shape.weight_words + params_words(self.shape, self.arch) <= self.budget.words
         )
+
+    def _is_far(self, best: Result) -> bool:
+        """Whether far fewer cycles may do."""
+        return best.cycles > max(self.effort.gap * best.least, best.least + self.effort.few_cycles)
 
     def _is_near(self, best: Result) -> bool:
         return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least

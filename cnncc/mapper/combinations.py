@@ -81,6 +81,10 @@ class _Bounds:
         self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)
         c, r, self.s = of["c"].of(rc, 1, self.q), of["r"].of(rr, 1, self.taps), of["s"].of(1, 1, cols)
         self.sums = LoopTable(c.trips * r.trips, c.held * r.held)
+        uneven_c = (rc > 1) & (numbers.shape.sizes.c % (rc * self.q) > 0)
+        uneven_r = (rr > 1) & (numbers.shape.sizes.r % (rr * self.taps) > 0)
+        # Where fewer PEs add up a rest, sums are partial in the loop over it and in those around it.
+        self.uneven = np.where(uneven_r, self.sums.trips, np.where(uneven_c, c.trips, 1))
         self.lanes: Amounts | int = 1  # over c, r and s
         self.own_lanes: Amounts | int = 1
         self.terms: Amounts = self.sums.held * self.s.held  # steps of a sum
@@ -148,29 +152,42 @@ class _Bounds:
         """Output units of all columns in use."""
         return self.cols.prod(axis=0) * self.arch.commit.units_per_column
 
-    def commits(self) -> Amounts:
-        """BOUND-2. All commits ≥ results / min(GLB's words per cycle, output units of all columns in use)."""
-        results = self.shape.tiled_together * self.shape.sizes.h * self.shape.sizes.w
-        return results / np.minimum(self.arch.glb.words_per_cycle, self.units())
+    def committing(self) -> tuple[Amounts, Amounts]:
+        """BOUND-2. The cycles of all commits, at least, and how many there are.
 
-    def in_turn(self) -> Amounts:
-        """BOUND-3. loads · (1 + bus latency) + all commits + commits · (1 + commit latency + PEs that add up − 1)."""
+        cycles ≥ results · max(words / GLB's words per cycle, 1 / output units of all columns in use)
+                 + commits · (PEs that add up − 1)
+        """
         shape, sizes, arch = self.shape, self.shape.sizes, self.arch
         (rk, rh, *_), (ck, ch, cw) = self.rows, self.cols
-        k, sums, pixels = self.k.trips, self.sums.trips * self.s.trips, self.h.trips * self.w.trips
-        loads = (1.0 if self.form.name == "is" else k) * pixels * sums
-        if shape.is_mac:
-            loads = loads + k * sums * (1.0 if self.form.name == "ws" else pixels)
+        sums = self.sums.trips * self.s.trips
         # Sums are partial where loops over c, r, s stand outside others in time.
         outer = 1.0 if self.cut or self.form.name == "os" else sums
         held = {"is": -(-shape.tiled_together // (rk * ck)) > self.p,
                 "ws": (-(-sizes.h // (rh * ch)) > self.zh) | (-(-sizes.w // cw) > self.z)}  # fmt: skip
         partial = (outer > 1) & held.get(self.form.name, False)
-        times = np.where(partial, outer, 1)
+        times = np.maximum(np.where(partial, outer, 1), self.uneven)
+        partial = partial | (self.uneven > 1)
         words = (1 + 2 * arch.words_per_sum * partial) / arch.glb.words_per_cycle
         busy = np.maximum(words, 1 / self.units()) * shape.tiled_together * sizes.h * sizes.w
-        overhead = 1 + arch.commit.latency_cycles + self.adding_up(partial) - 1
-        return loads * (1 + arch.bus.latency_cycles) + times * (busy + k * pixels * overhead)
+        commits = times * (self.k.trips * self.h.trips * self.w.trips)
+        return times * busy + commits * (self.adding_up(partial) - 1), commits
+
+    def in_turn(self) -> Amounts:
+        """BOUND-3. loads · (1 + bus latency) + all commits + commits · (1 + commit latency)."""
+        k, sums, pixels = self.k.trips, self.sums.trips * self.s.trips, self.h.trips * self.w.trips
+        loads = (1.0 if self.form.name == "is" else k) * pixels * sums
+        if self.shape.is_mac:
+            loads = loads + k * sums * (1.0 if self.form.name == "ws" else pixels)
+        busy, commits = self.committing()
+        arch = self.arch
+        return loads * (1 + arch.bus.latency_cycles) + busy + commits * (1 + arch.commit.latency_cycles)
+
+    def beside_loads(self) -> Amounts:
+        """All commits (BOUND-2), or (A + commits · commit latency + all commits) / `psum_halves` (BOUND-23)."""
+        arch, (busy, commits) = self.arch, self.committing()
+        waits = self.groups * (busy + commits * arch.commit.latency_cycles)
+        return np.maximum(self.groups * busy, (self.compute + waits) / arch.pe.psum_halves)
 
     def adding_up(self, partial: Flags) -> Counts:
         """PEs that add up a sum, at least. Where they do not divide c or r, some partial sums are of one PE alone."""
@@ -201,7 +218,7 @@ class _Bounds:
         """The bound; NEVER where register files have no room."""
         loads = self.groups * self.loads()
         if self.arch.sequencer.overlap:
-            least = np.maximum(self.soon(), np.maximum(loads, self.groups * self.commits()))
+            least = np.maximum(self.soon(), np.maximum(loads, self.beside_loads()))
         else:
             least = self.soon() + loads + self.groups * self.in_turn()
         return np.where(self.fit_register_files(), least, NEVER) if self.arch.pe.pong_words else least

@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from bisect import insort
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -91,6 +92,7 @@ class _Search:
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
         self.of_point = Counter[Point]()
+        self.above = defaultdict[object, list[float]](list)  # cycles of a kind's candidates over their bounds, in order
         self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
@@ -153,6 +155,10 @@ class _Search:
                 break
             bound, _, at, plan, others = heapq.heappop(self.heap)
             assert plan is not None
+            if self.is_put_off(bound, at):
+                self.later.append((bound, next(self.number), at, plan))
+                self.left_out = min(self.left_out, bound)  # no other plan of the point has a lower bound
+                continue
             self.push(next(self.number), at, others)
             self.run(bound, at, plan)
 
@@ -174,7 +180,7 @@ class _Search:
         if mapping in self.seen:
             return  # forms are the same where loops that differ in place run once
         family = _family(mapping, self.is_square)
-        if not last and (family in self.families or (not self.exact and self.of_point[at] >= self.effort.one_point)):
+        if not last and family in self.families:
             self.later.append((bound, next(self.number), at, plan))
             return
         if not is_legal(self.shape, mapping, self.budget.residual):
@@ -189,13 +195,26 @@ class _Search:
         partial = layer_schedule(layer, self.arch).partial
         if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
-        if (cycles := layer_cycles(layer, self.arch)) < self.limit:
+        cycles = layer_cycles(layer, self.arch)
+        insort(self.above[at.kind], cycles / bound)
+        if cycles < self.limit:
             self.limit = 0 if self.effort.first else cycles
             self.best, self.in_vain = Result(mapping, cycles), 0
             if not self.quick:
                 self.less = 1
         else:
             self.in_vain += 1
+
+    def is_put_off(self, bound: int, at: Point) -> bool:
+        """Whether a candidate is put off, unless the search is exact: the point had its runs, or this one is not
+        expected below the best. As many runs of its kind as `alike`, the nearest to their bounds, say what to expect:
+        the nearest, less the range of all of them.
+        """
+        if self.exact:
+            return False
+        above, alike = self.above[at.kind], self.effort.alike
+        in_vain = len(above) >= alike and bound * (2 * above[0] - above[alike - 1]) >= self.limit
+        return in_vain or self.of_point[at] >= self.effort.one_point
 
     def has_enough(self, points: int) -> bool:
         """Whether enough points were looked at, so many now; where something moves, enough that may be better."""

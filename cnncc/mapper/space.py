@@ -84,6 +84,11 @@ class Point:
         return rows, cols, min(self.box[BOX_DIMS.index(dim)], extent), shared(self.form, dim)
 
     @property
+    def kind(self) -> object:
+        """Alike for points that differ in the order of tiles, or in how PEs share them, but for PEs that add up."""
+        return self.form.name, self.rows[2:], self.box, self.lanes, self.own_lanes
+
+    @property
     def products(self) -> int:
         """Products of a step that are added up, at most."""
         return prod(self.lanes)

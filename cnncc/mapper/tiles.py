@@ -26,6 +26,7 @@ class Tiles(NamedTuple):
     - k, h, w, c: indices that the array's PEs with their boxes take at a time
     - taps: whether there are loops over r or s in time outside the box
     - spaces: the number of loops in space
+    - uneven: those of c and r of which fewer PEs add up a rest
     """
 
     form: Form
@@ -35,15 +36,21 @@ class Tiles(NamedTuple):
     c: int
     taps: bool = False
     spaces: int = 0
+    uneven: str = ""
 
     def adds_up(self, extent: Mapping[str, PerPlan | int]) -> dict[str, Flags | bool]:
         """For c, r and s: whether a loop in time over k, h or w runs inside the loop over the dimension.
 
-        If both loops run, the GLB adds up partial sums. extent: indices of k, h and w in a block.
+        If both loops run, the GLB adds up partial sums. So it does where fewer PEs add up a rest, in the loop over the
+        dimension and in those around it. extent: indices of k, h and w in a block.
         """
         order = self.form.order
         inside = {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
-        return {dim: any_of(extent[d] > getattr(self, d) for d in inside[dim] if d in "khw") for dim in "crs"}
+        of_rest = {dim: any(other in self.uneven for other in inside[dim]) for dim in "crs"}
+        return {
+            dim: of_rest[dim] or any_of(extent[d] > getattr(self, d) for d in inside[dim] if d in "khw")
+            for dim in "crs"
+        }
 
     def block(self, dim: str) -> int:
         """The size of which blocks are multiples: a tile; 1 in a block-distributed dimension (SPACE-5)."""
@@ -58,7 +65,10 @@ def tiles_of(shape: LayerShape, at: Point) -> Tiles:
     tile = {dim: min(r * c * b, extent[dim]) for dim, r, c, b in zip("khwcrs", rows, cols, box, strict=True)}
     spaces = sum(count > 1 for count in at.rows[:2]) + sum(count > 1 for count in at.cols)
     taps = tile["r"] < sizes.r or tile["s"] < sizes.s
-    return Tiles(at.form, tile["k"], tile["h"], tile["w"], tile["c"], taps, spaces)
+    uneven = "".join(
+        dim for dim, r in zip("khwcrs", rows, strict=True) if dim in "cr" and r > 1 and extent[dim] % tile[dim]
+    )
+    return Tiles(at.form, tile["k"], tile["h"], tile["w"], tile["c"], taps, spaces, uneven)
 
 
 def tiles_in_time(everything: Numbers, indices: Counts) -> Counts:

@@ -38,7 +38,7 @@ class TransferBound:
         """
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form_of_all_blocks(self.shape), 1, 1, 1, 1))
         there = blocks.legal & (blocks.least_words <= self.budget.words)
-        return int(np.where(there, blocks.transfers(0), NEVER).min())
+        return int(np.where(there, np.maximum(blocks.transfers(0), blocks.round_trips), NEVER).min())
 
     def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Flags]:
         """The bound of each tile, or NEVER; the plans; and flags: whether a tile's plan has a bound below `limit`.
@@ -67,7 +67,7 @@ class TransferBound:
         """The same for each stage of weights."""
         slices = up(self.shape.sizes.c, blocks.tiles.c)
         commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
-        alone = np.maximum(self._alone(blocks, compute), commits)
+        alone = np.maximum(np.maximum(self._alone(blocks, compute), commits), blocks.round_trips)
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
             yield stage, np.where(blocks.buffers(stage).fit, np.maximum(transfers, alone), NEVER)

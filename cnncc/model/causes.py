@@ -23,7 +23,7 @@ from cnncc.model.timed_program import (
     PSUM_FULL,
     WEIGHT_FREE,
     Node,
-    Own,
+    SequencerCycles,
     Task,
     TimedLoop,
     TimedSignal,
@@ -160,7 +160,7 @@ class CauseTimeline:
                 case TimedLoop():
                     self._spend(self.now, 1)
                     self._loop(node, first, last)
-                case Own():
+                case SequencerCycles():
                     self._spend(self.now, node.cycles)
                 case TimedSignal():
                     self._spend(self.now, 1)

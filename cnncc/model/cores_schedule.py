@@ -28,8 +28,8 @@ from cnncc.model.timed_program import (
     HALVES,
     LOAD,
     Node,
-    Own,
     PredictedCycles,
+    SequencerCycles,
     Task,
     TimedLoop,
     TimedSignal,
@@ -80,7 +80,7 @@ def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, i
     cores = list[TimedCore]()
     for own, own_routes, own_tokens, body, noted in zip([arch, *archs], routes, tokens, bodies, queues, strict=True):
         signals = [TimedSignal(HALVES + semaphore, count) for semaphore, count in own_tokens.items()]
-        program = (Own(1 + len(own_routes)), *signals, *body, WAIT_FOR_ALL)
+        program = (SequencerCycles(1 + len(own_routes)), *signals, *body, WAIT_FOR_ALL)
         targets = dict[int, list[tuple[int, int]]]()
         for route in own_routes:
             targets.setdefault(HALVES + route.semaphore, []).append((route.core, HALVES + route.to))
@@ -108,12 +108,12 @@ def _dma(
         for transfers in group.transfers:
             # A core has one semaphore for its weights, which core 0 gives by a number of its own.
             own = [task._replace(gives=tuple(Token(HALVES + semaphore) for _ in task.gives)) for task in transfers]
-            nodes += [Own(DESCRIPTORS * len(own)), *own]
+            nodes += [SequencerCycles(DESCRIPTORS * len(own)), *own]
     image = _moved("activations", plan.image, arch, Semaphore.INPUT_FREE, Semaphore.IFMAP_FULL)
     result = _moved("results", plan.result, arch, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
     result = result._replace(gives=(*result.gives, Token(RESULT, ALWAYS)))
     loop = repeat(frames + plan.lag, 1, (image, result), over_frames=True)
-    return (*nodes, Own(OF_FRAMES), loop, Wait((DMA,)), *_hosts(hosts[1]))
+    return (*nodes, SequencerCycles(OF_FRAMES), loop, Wait((DMA,)), *_hosts(hosts[1]))
 
 
 def _hosts(segments: int) -> Iterator[Node]:

@@ -25,8 +25,8 @@ from cnncc.model.timed_program import (
     LOAD,
     QUEUES,
     Node,
-    Own,
     PredictedCycles,
+    SequencerCycles,
     Task,
     TimedLoop,
     TimedSignal,
@@ -242,7 +242,7 @@ class _Walk:
                     self.tokens.give((self.number, queue), time)
 
     def _loop(self, loop: TimedLoop, first: int, last: int) -> Iterator[None]:
-        self.clock.run((Own(1),), first, last)  # `loop`
+        self.clock.run((SequencerCycles(1),), first, last)  # `loop`
         if loop.over_frames:
             yield from self._frames(loop, first, last)
             return

@@ -16,7 +16,19 @@ from cnncc.model.layer_schedule import ChannelNotes, LayerPlan, LayerSchedule, S
 from cnncc.model.layer_shape import whole
 from cnncc.model.loop_walk import At
 from cnncc.model.occupancy import transfer
-from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, SETTINGS, Node, Own, Task, TimedLoop, Wait, repeat
+from cnncc.model.timed_program import (
+    ARRAY,
+    COMMIT,
+    DMA,
+    LOAD,
+    SETTINGS,
+    Node,
+    SequencerCycles,
+    Task,
+    TimedLoop,
+    Wait,
+    repeat,
+)
 from cnncc.model.transfers import tokens_of
 
 OF_LOAD = 4  # descriptors in DRAM and of the ring, each with a step from stripe to stripe
@@ -160,7 +172,7 @@ class _GroupWalk:
         """The descriptors and settings of a section."""
         if number in self.walks:
             return [self.walks[number].views(), SETTINGS]
-        return [Own(OF_LOAD + self.depth - 1)]  # a step from image to image in DRAM
+        return [SequencerCycles(OF_LOAD + self.depth - 1)]  # a step from image to image in DRAM
 
     def _image(self, number: int, count: int, is_last: bool) -> list[tuple[int, list[tuple[int, list[Node]]]]]:
         """(steps, sections) of each body in a piece of the images; a section: (layer, its nodes)."""

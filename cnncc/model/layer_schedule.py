@@ -36,8 +36,8 @@ from cnncc.model.timed_program import (
     WEIGHT_FREE,
     WEIGHT_FULL,
     Node,
-    Own,
     PredictedCycles,
+    SequencerCycles,
     Task,
     Token,
     Wait,
@@ -188,10 +188,10 @@ class ScheduleWalk:
         body = self._walk(0, start)
         return [self.views(), SETTINGS, *firsts, *body]
 
-    def views(self) -> Own:
+    def views(self) -> SequencerCycles:
         """The cycles of the descriptors, known when all has been walked through."""
         staged, plan = self.transfers.stages, self.plan
-        return Own(own_cycles(self.shape, self.order, staged, plan.residual, self.partial, plan.rings))
+        return SequencerCycles(own_cycles(self.shape, self.order, staged, plan.residual, self.partial, plan.rings))
 
     def head(self) -> list[Task]:
         """The transfers that a layer of a group begins with."""

@@ -25,8 +25,8 @@ from cnncc.model.timed_program import (
     ENGINES,
     HALVES,
     Node,
-    Own,
     PredictedCycles,
+    SequencerCycles,
     Task,
     TimedLoop,
     TimedSignal,
@@ -92,7 +92,8 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     match part:
         case Copy():
             moved = "activations" if part.direction == "in" else "results"
-            copied = [node for words in part.words for node in (Own(DESCRIPTORS_OF_COPY), transfer(moved, words, arch))]
+            head = SequencerCycles(DESCRIPTORS_OF_COPY)
+            copied = [node for words in part.words for node in (head, transfer(moved, words, arch))]
             return LayerSchedule((*copied, Wait((DMA,))), ())
         case HostPart():
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
@@ -135,15 +136,15 @@ def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Nod
         the layer has transfers inside loops     behind the last such loop
         otherwise                                behind the transfers at its head
     """
-    carried = tuple(node for fetch in prefetched for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
+    carried = tuple(node for fetch in prefetched for node in (SequencerCycles(DESCRIPTORS_OF_COPY), fetch.task))
     head = 0
-    while head < len(nodes) and (isinstance(nodes[head], Own) or _is_transfer(nodes[head]) or head == 1):
+    while head < len(nodes) and (isinstance(nodes[head], SequencerCycles) or _is_transfer(nodes[head]) or head == 1):
         head += 1  # the settings of the output units are the second
     if any(_comes_in(node) for node in nodes[head:]):
         place = _last_that_comes_in(nodes)
     else:
-        own = [number for number, node in enumerate(nodes[:head]) if isinstance(node, Own) or _is_transfer(node)]
-        place = (own[-1] if own else -1,)
+        early = [i for i, node in enumerate(nodes[:head]) if isinstance(node, SequencerCycles) or _is_transfer(node)]
+        place = (early[-1] if early else -1,)
     for queue in dict.fromkeys(token.queue for fetch in prefetched for token in fetch.task.takes):
         place = _where_free(nodes, place, queue)
     return _inserted(nodes, place, carried)

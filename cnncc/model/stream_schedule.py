@@ -9,7 +9,7 @@ from cnncc.model.layer_shape import LayerShape, inside, whole
 from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines
 from cnncc.model.routes import Nest
-from cnncc.model.timed_program import SETTINGS, Node, Own, Task, repeat
+from cnncc.model.timed_program import SETTINGS, Node, SequencerCycles, Task, repeat
 from cnncc.model.transfers import tokens_of
 
 
@@ -35,7 +35,7 @@ class _StreamSchedule:
     def nodes(self) -> list[Node]:
         """Descriptors, settings, the first block if blocks are prefetched, the loops."""
         first = self._fetched() if self.doubled and self.depth else []
-        return [Own(self._descriptors()), SETTINGS, *first, *self._walk(0, At(whole(self.shape.sizes)))]
+        return [SequencerCycles(self._descriptors()), SETTINGS, *first, *self._walk(0, At(whole(self.shape.sizes)))]
 
     def _descriptors(self) -> int:
         operands = 2 + self.residual

@@ -61,7 +61,7 @@ class Task(NamedTuple):
 SETTINGS = Task(COMMIT, 1, work=(("output_units", 1),))  # of the output units
 
 
-class Own(NamedTuple):
+class SequencerCycles(NamedTuple):
     """Cycles that the sequencer spends by itself."""
 
     cycles: int
@@ -111,7 +111,7 @@ def _known(_bit: int, _body: tuple[Node, ...]) -> dict[object, Any]:
     return {}
 
 
-Node = Task | Own | TimedSignal | Wait | TimedLoop
+Node = Task | SequencerCycles | TimedSignal | Wait | TimedLoop
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from cnncc.model.timed_program import (
     QUEUES,
     WEIGHT_FREE,
     Node,
-    Own,
     PredictedCycles,
+    SequencerCycles,
     Task,
     TimedLoop,
     TimedSignal,
@@ -319,7 +319,7 @@ class Timeline:
             elif isinstance(node, TimedLoop):
                 clock.now += 1  # `loop`
                 self._loop(node, first, last, clock)
-            elif isinstance(node, Own):
+            elif isinstance(node, SequencerCycles):
                 clock.now += node.cycles
             elif isinstance(node, TimedSignal):
                 clock.now += 1

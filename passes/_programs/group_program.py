@@ -119,9 +119,9 @@ class GroupProgram:
 
     def _section(self, body: GroupBody, section: Section, image: Piece | None) -> list[Node]:
         layer = self.group[section.layer]
-        last = section.stripe + body.steps == layer.stripes
         less = section.stripe * layer.rows - layer.start(section.stripe)
-        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, last, less)
+        # No condition of a layer in a group asks for its last stripe.
+        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, False, less)
         if load := self.loads.get(section.layer):
             pieces = (*((image,) if image else ()), stripe)
             return load.section(layer.around, Position({}, pieces, stripe=section.tokens), section.rows)

@@ -28,7 +28,7 @@ from cnncc.model.register_files import (
     weight_layout,
 )
 from cnncc.passes._programs.layer_operands import Operands
-from cnncc.passes._programs.layer_records import Coordinates, Held, Node, Position, ProgramLayer
+from cnncc.passes._programs.layer_records import Coordinates, HeldOperand, Node, Position, ProgramLayer
 from cnncc.passes._programs.layer_sums import Ends
 
 COUNTERS = 3
@@ -146,11 +146,11 @@ class Macros:
 
     # -- loads ---------------------------------------------------------------------------------------------------
 
-    def loads(self, operand: str, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+    def loads(self, operand: str, at: Position, tokens: A.Tokens) -> tuple[HeldOperand, list[Node]]:
         """What PEs hold of an operand from here on, and the loads that bring it."""
         return self._ifmap(at, tokens) if operand == "ifmap" else self._weights(at, tokens)
 
-    def _weights(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+    def _weights(self, at: Position, tokens: A.Tokens) -> tuple[HeldOperand, list[Node]]:
         weight, stage = self.glb["weight"], self.operands.stages["weight"]
         place, start = self._place(at, weight.coordinates), self.loops.start(weight, at)
         base = self.operands.buffer(stage, at)
@@ -158,9 +158,9 @@ class Macros:
         layout = weight_layout(self.shape, dict(at.extent), steps, self.box)
         start = replace(start, offset=start.offset + base)
         load = A.Load(A.LoadKind.WEIGHT, "weight", place, start, layout.pattern, open=(), close=(), tokens=tokens)
-        return Held(layout), [load]
+        return HeldOperand(layout), [load]
 
-    def _ifmap(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+    def _ifmap(self, at: Position, tokens: A.Tokens) -> tuple[HeldOperand, list[Node]]:
         ifmap = self.glb["ifmap"]
         place, start = self._place(at, ifmap.coordinates), self.loops.start(ifmap, at)
         top, left = self.shape.window.pad[:2]
@@ -174,7 +174,7 @@ class Macros:
         pattern = layout.pattern
         if not shared:
             load = A.Load(A.LoadKind.IFMAP, "ifmap", place, start, pattern, open=(), close=(), tokens=tokens)
-            return Held(layout), [load]
+            return HeldOperand(layout), [load]
 
         def of(count: int) -> tuple[A.Extent, ...]:
             return tuple(replace(extent, n=count) if extent.axis == "x" else extent for extent in pattern)
@@ -187,7 +187,7 @@ class Macros:
         edge = replace(start, x=start.x + columns - shared)
         slot = (columns - shared) * words
         rest = A.Load(A.LoadKind.IFMAP, "ifmap", place, edge, of(shared), slot, edge=True, close=(), tokens=give)
-        return Held(layout, shared * words), [fresh, rest]
+        return HeldOperand(layout, shared * words), [fresh, rest]
 
     def _shared(self, at: Position, place: A.Place) -> int:
         """How many columns of the image, the last ones, come from a PE's east neighbour."""

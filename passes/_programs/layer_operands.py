@@ -14,7 +14,7 @@ from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import ActivationBlock, inside, slice_words, stage_block
 from cnncc.passes._programs.layer_order import Order
-from cnncc.passes._programs.layer_records import Along, Home, Operand, Position, ProgramLayer
+from cnncc.passes._programs.layer_records import AxisStep, Home, Operand, Position, ProgramLayer
 
 OF_COMMIT = ("output", "residual")
 
@@ -58,27 +58,27 @@ class Operands:
         if not self.layer.shape.per_position:
             return Operand({"k": self._channel(words, "lin")}, depth)
         cols = inside(self.layer.shape.sizes, self.loops.loops[:depth])["w"]
-        return Operand({"h": Along("lin", cols * words), "w": Along("lin", words)}, depth)
+        return Operand({"h": AxisStep("lin", cols * words), "w": AxisStep("lin", words)}, depth)
 
-    def _channel(self, words: int, axis: A.Axis) -> Along:
+    def _channel(self, words: int, axis: A.Axis) -> AxisStep:
         """How results move from output channel to output channel."""
         shuffle, channels = self.layer.shape.shuffle, self.layer.shape.sizes.k
-        return Along(axis, words, channels // shuffle, shuffle * words) if shuffle > 1 else Along(axis, words)
+        return AxisStep(axis, words, channels // shuffle, shuffle * words) if shuffle > 1 else AxisStep(axis, words)
 
     def _activation(self, name: str, image: int, depth: int = 0) -> Operand:
         shape, window = self.layer.shape, self.layer.shape.window
         if name != "ifmap":
-            along = {"k": self._channel(1, "k"), "h": Along("y", 1), "w": Along("x", 1)}
-            return Operand({"n": Along("lin", image), **along}, depth)
+            along = {"k": self._channel(1, "k"), "h": AxisStep("y", 1), "w": AxisStep("x", 1)}
+            return Operand({"n": AxisStep("lin", image), **along}, depth)
         return Operand(
             {
-                "n": Along("lin", image),
-                "k": Along("k", shape.sizes.c, per=shape.group),
-                "c": Along("k", 1),
-                "h": Along("y", window.stride[0]),
-                "r": Along("y", window.dilation[0]),
-                "w": Along("x", window.stride[1]),
-                "s": Along("x", window.dilation[1]),
+                "n": AxisStep("lin", image),
+                "k": AxisStep("k", shape.sizes.c, per=shape.group),
+                "c": AxisStep("k", 1),
+                "h": AxisStep("y", window.stride[0]),
+                "r": AxisStep("y", window.dilation[0]),
+                "w": AxisStep("x", window.stride[1]),
+                "s": AxisStep("x", window.dilation[1]),
             },
             depth,
         )
@@ -93,13 +93,13 @@ class Operands:
     def _output_by_position(self) -> Operand:
         sizes, stage, images = self.layer.shape.sizes, self.stages.get("output"), self.glb["output"].coordinates["n"]
         block = buffer_block(self.layer, stage) if stage else ActivationBlock(1, sizes.k, sizes.h, sizes.w, True, True)
-        along = {"k": self._channel(block.plane, "lin"), "h": Along("k", block.cols), "w": Along("k", 1)}
+        along = {"k": self._channel(block.plane, "lin"), "h": AxisStep("k", block.cols), "w": AxisStep("k", 1)}
         return Operand({"n": images, **along}, stage.depth if stage else 0)
 
     def _weight(self, channel_words: int, depth: int) -> Operand:
         sizes = self.layer.shape.sizes
         along = {"k": channel_words, "c": sizes.r * sizes.s, "r": sizes.s, "s": 1}
-        return Operand({dim: Along("lin", step) for dim, step in along.items()}, depth)
+        return Operand({dim: AxisStep("lin", step) for dim, step in along.items()}, depth)
 
     # -- views ---------------------------------------------------------------------------------------------------
 

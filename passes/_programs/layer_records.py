@@ -28,7 +28,7 @@ class Body:
 Node = Record | Body
 
 
-class Along(NamedTuple):
+class AxisStep(NamedTuple):
     """`step` on an axis for every `per` indices of a dimension, `rest` for each index below that.
 
     Channels that are shuffled in groups of `per` go one on (step) from group to group, and as many as there are
@@ -51,7 +51,7 @@ class Along(NamedTuple):
         return indices // self.per * self.step + indices % self.per * self.rest
 
 
-Coordinates = Map[str, Along]  # by dimension
+Coordinates = Map[str, AxisStep]  # by dimension
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,13 @@ class Position:
     pieces: tuple[Piece, ...] = ()
     space: tuple[tuple[Loop, int], ...] = ()
     section: int | None = None
-    held: Map[str, Held] = field(default_factory=dict[str, "Held"])
+    held: Map[str, HeldOperand] = field(default_factory=dict[str, "HeldOperand"])
     following: Map[int, Position] = field(default_factory=dict[int, "Position"])
     stripe: StripeTokens | None = None
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOperand:
     """An operand in a half: its layout, and of the ifmap how many slots from the end come from the east neighbour."""
 
     layout: Layout

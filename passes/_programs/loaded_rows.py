@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cnncc.dialects import array as A
 from cnncc.dialects._mapping import Loop
-from cnncc.passes._programs.layer_records import Along, Home, LoopPieces, Node, Operand, Position
+from cnncc.passes._programs.layer_records import AxisStep, Home, LoopPieces, Node, Operand, Position
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class LoadedRows:
     def section(self, around: Sequence[Loop], at: Position, rows: int) -> list[Node]:
         """The transfer of the rows of one stripe, with its views."""
         loops, width = LoopPieces(around, by_register=True), self.width
-        dram = Operand({"n": Along("lin", self.dram.image), "h": Along("y", 1)})
-        ring = Operand({"h": Along("y", 1)})
+        dram = Operand({"n": AxisStep("lin", self.dram.image), "h": AxisStep("y", 1)})
+        ring = Operand({"h": AxisStep("y", 1)})
         start, tokens = loops.start(dram, at), at.stripe
         assert tokens is not None
         source = A.View(

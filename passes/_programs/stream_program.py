@@ -16,7 +16,7 @@ from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.passes._programs.layer_order import Order
-from cnncc.passes._programs.layer_records import Along, Body, LoopPieces, Node, Operand, Position, ProgramLayer
+from cnncc.passes._programs.layer_records import AxisStep, Body, LoopPieces, Node, Operand, Position, ProgramLayer
 
 
 def stream_program(layer: ProgramLayer) -> list[Node]:
@@ -134,7 +134,7 @@ class _StreamProgram:
 def _flat(layer: ProgramLayer, image: int) -> Operand:
     sizes = layer.shape.sizes
     steps = {"n": image, "k": sizes.h * sizes.w, "h": sizes.w}
-    return Operand({dim: Along("lin", step) for dim, step in steps.items()})
+    return Operand({dim: AxisStep("lin", step) for dim, step in steps.items()})
 
 
 def _apart(layer: ProgramLayer) -> bool:

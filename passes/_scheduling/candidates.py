@@ -22,14 +22,14 @@ from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, glb_too_small
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Schedule, Written
+from cnncc.passes._scheduling.schedule_file import DataflowName, Entry, LayerNumbers, MappingText, Schedule
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
 from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 
 MOST_DOUBLINGS = 12  # of the GLB words for which a mapping of some form is looked for, to say what would do
 
 
-class Wanted(NamedTuple):
+class WantedMapping(NamedTuple):
     """A mapping of a layer in a GLB budget, with fewer than `below` cycles. quick: not searched as long as others."""
 
     layer: LayerOp
@@ -58,7 +58,7 @@ class Candidates:
     arch: Arch
     schedule: Schedule
     context: CompilerContext
-    others: Written | Named | None = None
+    others: MappingText | DataflowName | None = None
     objective: Objective = Objective()
     groups: bool = False
 
@@ -70,8 +70,8 @@ class Candidates:
     def given(self, layer: LayerOp) -> Entry | None:
         """What is said of a layer's mapping; None for the best of all."""
         entry = self.schedule.entries.get(label(layer) or "", self.others if layer.weights is not None else None)
-        if isinstance(entry, Named) and layer.weights and (text := TEXTS.get(entry.dataflow)):
-            return Written(text.text(layer_shape(layer), self.arch))
+        if isinstance(entry, DataflowName) and layer.weights and (text := TEXTS.get(entry.dataflow)):
+            return MappingText(text.text(layer_shape(layer), self.arch))
         return entry
 
     def form(self, layer: LayerOp) -> str:
@@ -82,19 +82,19 @@ class Candidates:
         """
         given = self.given(layer)
         forms = {form.name for form in forms_of(layer_shape(layer))}
-        return given.dataflow if isinstance(given, Named) and given.dataflow in forms else ""
+        return given.dataflow if isinstance(given, DataflowName) and given.dataflow in forms else ""
 
     def violations(self, layer: LayerOp) -> list[Finding]:
         """What of it is not legal."""
         match given := self.given(layer):
-            case Written():
+            case MappingText():
                 return written_violations(layer_shape(layer), self.arch, given, operands(layer))
-            case Given():
+            case LayerNumbers():
                 return violations(layer_shape(layer), self.arch, given, layer.residual is not None)
-            case Named() if layer.weights is None:
+            case DataflowName() if layer.weights is None:
                 what = "dataflows are for convolutions and fully connected layers, this is none"
                 return [Finding(what, help="leave it out: the compiler maps it")]
-            case Named() | None:
+            case DataflowName() | None:
                 return []
 
     def best(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
@@ -117,9 +117,9 @@ class Candidates:
 
     def _front(self, layer: LayerOp, budget: GlbBudget) -> list[Mapping | None]:
         shape, given = layer_shape(layer), self.given(layer)
-        if isinstance(given, Written):
+        if isinstance(given, MappingText):
             return [written_mapping(shape, self.arch, budget, given)]
-        if isinstance(given, Given):
+        if isinstance(given, LayerNumbers):
             return [given_mapping(shape, self.arch, budget, given)]
         if layer.kind.data == "copy":
             return [copy_mapping(shape, self.arch, budget)]
@@ -130,9 +130,9 @@ class Candidates:
 
     def is_searched(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
-        return not isinstance(self.given(layer), Written | Given)
+        return not isinstance(self.given(layer), MappingText | LayerNumbers)
 
-    def faster(self, wanted: Wanted) -> list[Mapping]:
+    def faster(self, wanted: WantedMapping) -> list[Mapping]:
         """The mapping that is wanted, and cheaper ones; or none. Of an elementwise layer the best one alone."""
         layer, budget, below, quick = wanted
         shape = layer_shape(layer)
@@ -162,7 +162,7 @@ class Candidates:
         least = [*sizes, enough][bisect_left(sizes, True, key=fits)]
         return self._named(layer, glb_too_small(self.arch, budget, least))
 
-    def search_ahead(self, wanted: Sequence[Wanted]) -> None:
+    def search_ahead(self, wanted: Sequence[WantedMapping]) -> None:
         """Search for all of these side by side; `best` and `faster` then find the results in memory."""
         searches = [each for each in wanted if self.is_searched(each.layer) and each.layer.kind.data != "copy"]
         tasks = [

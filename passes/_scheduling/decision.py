@@ -30,7 +30,7 @@ from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.candidates import Candidates, Wanted, label
+from cnncc.passes._scheduling.candidates import Candidates, WantedMapping, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.group_choice import GroupChoice, with_groups
 from cnncc.passes._scheduling.layer_groups import LayerGroup
@@ -46,7 +46,7 @@ from cnncc.passes._scheduling.residency import (
     without_largest,
 )
 from cnncc.passes._scheduling.schedule_file import RESIDENT
-from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, try_smaller_budgets
+from cnncc.passes._scheduling.smaller_budgets import LayerCandidates, choice_of, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
@@ -120,7 +120,7 @@ class _Mapped(NamedTuple):
     figures: Figures
     fewest: int
     fastest: Mappings
-    tried: Sequence[Tried]
+    tried: Sequence[LayerCandidates]
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped:
@@ -185,15 +185,15 @@ def _mappings(network: Network, resident: Sequence[Value], candidates: Candidate
 
 def _first_candidates(
     network: Network, resident: Sequence[Value], budgets: Mapping[LayerOp, GlbBudget], candidates: Candidates
-) -> list[Tried]:
+) -> list[LayerCandidates]:
     """The best mapping of each layer in its budget."""
-    tried, refusals = list[Tried](), Refusals()
+    tried, refusals = list[LayerCandidates](), Refusals()
     failed = list[tuple[LayerOp, GlbBudget, GlbTooSmall]]()
-    candidates.search_ahead([Wanted(layer, budget) for layer, budget in budgets.items()])
+    candidates.search_ahead([WantedMapping(layer, budget) for layer, budget in budgets.items()])
     for layer, budget in budgets.items():
         try:
             fastest, *cheaper = candidates.front(layer, budget)
-            tried.append(Tried(layer, budget, [fastest], [each for each in cheaper if each]))
+            tried.append(LayerCandidates(layer, budget, [fastest], [each for each in cheaper if each]))
         except GlbTooSmall as refusal:
             failed.append((layer, budget, refusal))
         except StaysOut as refusal:
@@ -273,7 +273,7 @@ class _Chain(NamedTuple):
 
 def _best_chain(
     network: Network,
-    tried: Sequence[Tried],
+    tried: Sequence[LayerCandidates],
     candidates: Candidates,
     groups: Sequence[LayerGroup] = (),
     known: float = inf,

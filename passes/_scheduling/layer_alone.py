@@ -19,7 +19,7 @@ from cnncc.mapper.cached_search import searched
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.nest_layers import touched
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
 
 PLACES = (frozenset[str](), frozenset({"output"}), frozenset({"ifmap", "output"}))  # what is streamed
@@ -75,7 +75,7 @@ def by_texts(layer: Convolution, arch: Arch, texts: Iterable[str]) -> tuple[Laye
         plans = list[LayerPlan]()
         for text in texts:
             try:
-                mapping = written_mapping(shape, arch, budget, Written(text))
+                mapping = written_mapping(shape, arch, budget, MappingText(text))
             except Refusal as refused:
                 refusal = refused
                 continue

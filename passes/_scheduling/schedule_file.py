@@ -18,7 +18,7 @@ MOST_NUMBER = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Given:
+class LayerNumbers:
     """What a file says of a layer: tiles t…, unrolling p… and interleaving p, q of the thesis. None: all there is."""
 
     tif: int | None = None
@@ -35,25 +35,28 @@ class Given:
     q: int = 1
 
 
-KEYS = tuple(field.name for field in dataclasses.fields(Given))
+KEYS = tuple(field.name for field in dataclasses.fields(LayerNumbers))
 
 
 @dataclass(frozen=True)
-class Written:
+class MappingText:
     """What a file says of a layer in the notation of docs/mapping.md."""
 
     mapping: str
 
 
 @dataclass(frozen=True)
-class Named:
+class DataflowName:
     """A dataflow of `dataflows.py` for a convolution or a fully connected layer."""
 
     dataflow: str
 
 
-Entry = Given | Written | Named
-ALONE: dict[str, type[Written | Named]] = {"mapping": Written, "dataflow": Named}  # keys of tables that have no others
+Entry = LayerNumbers | MappingText | DataflowName
+ALONE: dict[str, type[MappingText | DataflowName]] = {
+    "mapping": MappingText,
+    "dataflow": DataflowName,
+}  # keys of tables that have no others
 
 
 OUTPUT, RESIDENT, STREAMED = "output", "resident", "streamed"  # a key of any table, and its texts
@@ -150,7 +153,7 @@ def read_schedule(file: str) -> Schedule:
             if place := keys.pop(OUTPUT, None):
                 outputs[label] = place
             if keys or not place:
-                kind = next((ALONE[key] for key in keys if key in ALONE), Given)
+                kind = next((ALONE[key] for key in keys if key in ALONE), LayerNumbers)
                 entries[label] = kind(**keys)
     refusals.raise_any(file)
     return Schedule(entries, outputs, objective, tuple(groups), tuple(cores), lag)
@@ -216,8 +219,9 @@ def _whole(where: str, name: str, value: object, one: bool = False) -> tuple[int
     numbers = cast("list[object]", value) if isinstance(value, list) else [None]
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
     if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
-        what, given = ("a whole number", numbers[0]) if one else ("a list of whole numbers", value)
-        said = "it is missing" if given is None else f"not {one_line(repr(given), 40)}"
+        what = "a whole number" if one else "a list of whole numbers"
+        given = numbers[0] if one else cast("object", value)
+        said = "it is missing" if given is None else f"not {one_line(str(given), 40)}"
         raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {said}")
     return whole
 

@@ -1,6 +1,6 @@
 """Output-stationary mappings that a user gives: which are legal, and the mapping that one means. No IR.
 
-The numbers of a `Given`, and their names in `numbered_nest.py`:
+The numbers of a `LayerNumbers`, and their names in `numbered_nest.py`:
 
     tof, toy, tox   k, h, w   a block
     tif             c         a slice
@@ -32,7 +32,7 @@ from cnncc.passes._scheduling.glb_words import (
     stage_sizes,
 )
 from cnncc.passes._scheduling.numbered_nest import BLOCK, SLICE, OsPlan, Tile, mapping_of
-from cnncc.passes._scheduling.schedule_file import Given
+from cnncc.passes._scheduling.schedule_file import LayerNumbers
 
 SMALLER = "smaller tof, toy, tox or tif"
 TILES = {
@@ -56,11 +56,11 @@ def _most(shape: LayerShape) -> dict[str, int]:
     return {**channels, "toy": sizes.h, "tox": sizes.w, "tky": sizes.r, "tkx": sizes.s}
 
 
-def _tiles(shape: LayerShape, given: Given) -> dict[str, int]:
+def _tiles(shape: LayerShape, given: LayerNumbers) -> dict[str, int]:
     return {key: min(getattr(given, key) or most, most) for key, most in _most(shape).items()}
 
 
-def _chosen(shape: LayerShape, given: Given) -> tuple[Tile, OsPlan, int]:
+def _chosen(shape: LayerShape, given: LayerNumbers) -> tuple[Tile, OsPlan, int]:
     """The tile, the plan, and the kernel columns of a macro-instruction; no tile is larger than the layer."""
     tiles = _tiles(shape, given)
     tile = Tile(given.poy, given.pox, given.pofv, given.pofh, given.p, given.q, tiles["tky"])
@@ -70,7 +70,7 @@ def _chosen(shape: LayerShape, given: Given) -> tuple[Tile, OsPlan, int]:
 # -- what is legal -----------------------------------------------------------------------------------------------------
 
 
-def violations(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> list[Finding]:
+def violations(shape: LayerShape, arch: Arch, given: LayerNumbers, residual: bool) -> list[Finding]:
     """All reasons why the array cannot run a layer with these numbers. The caller sets `where`."""
     if not shape.is_mac:
         what = "schedules are for convolutions and fully connected layers, this is none"
@@ -83,7 +83,7 @@ def violations(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> l
     return [*findings, *_beyond_glb(shape, arch, given, residual)]
 
 
-def _beyond_layer(shape: LayerShape, given: Given) -> Iterator[Finding]:
+def _beyond_layer(shape: LayerShape, given: LayerNumbers) -> Iterator[Finding]:
     for key, most in _most(shape).items():
         if (tile := getattr(given, key) or 0) > most:
             group = " of a group" if key in ("tif", "tof") and shape.window.group > 1 and not shape.channelwise else ""
@@ -91,7 +91,7 @@ def _beyond_layer(shape: LayerShape, given: Given) -> Iterator[Finding]:
             yield Finding(what, resource=key, value=tile, limit=most, help="leave it out to take all")
 
 
-def _beyond_tile(shape: LayerShape, given: Given) -> Iterator[Finding]:
+def _beyond_tile(shape: LayerShape, given: LayerNumbers) -> Iterator[Finding]:
     tiles, sizes = _tiles(shape, given), _most(shape)
     for key, tile in WITHIN:
         if (value := int(getattr(given, key))) > tiles[tile]:
@@ -100,7 +100,7 @@ def _beyond_tile(shape: LayerShape, given: Given) -> Iterator[Finding]:
             yield Finding(what, resource=key, value=value, limit=tiles[tile], help=help_)
 
 
-def _beyond_array(arch: Arch, given: Given) -> Iterator[Finding]:
+def _beyond_array(arch: Arch, given: LayerNumbers) -> Iterator[Finding]:
     sides = (("poy", "pofv", "rows", arch.rows), ("pox", "pofh", "cols", arch.cols))
     for pixels, sets, side, most in sides:
         each, count = int(getattr(given, pixels)), int(getattr(given, sets))
@@ -109,7 +109,7 @@ def _beyond_array(arch: Arch, given: Given) -> Iterator[Finding]:
             yield Finding(what, resource=f"{pixels} * {sets}", value=each * count, limit=most, help=help_)
 
 
-def _beyond_files(shape: LayerShape, arch: Arch, given: Given) -> Iterator[Finding]:
+def _beyond_files(shape: LayerShape, arch: Arch, given: LayerNumbers) -> Iterator[Finding]:
     tiles = _tiles(shape, given)
     extent = {"k": given.p, "c": given.q, "r": tiles["tky"], "s": tiles["tkx"], "w": 1}
     for key, needed in macro_words(shape, arch, extent).items():
@@ -119,7 +119,7 @@ def _beyond_files(shape: LayerShape, arch: Arch, given: Given) -> Iterator[Findi
             yield Finding(f"{what} do not fit a PE", resource=f"pe.{key}", value=needed, limit=has, help=help_)
 
 
-def _beyond_loops(shape: LayerShape, arch: Arch, given: Given) -> list[Finding]:
+def _beyond_loops(shape: LayerShape, arch: Arch, given: LayerNumbers) -> list[Finding]:
     tile, plan, columns = _chosen(shape, given)
     help_ = "leave out tiles, or give factors that are as large as their tile"
     return too_many_loops(mapping_of(shape, arch, tile, plan, columns=columns), help_)
@@ -134,7 +134,7 @@ def too_many_loops(mapping: Mapping, help_: str) -> list[Finding]:
     return [Finding(what, resource="loops", value=len(loops), limit=LOOP_REGISTERS, help=help_)]
 
 
-def _beyond_glb(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> Iterator[Finding]:
+def _beyond_glb(shape: LayerShape, arch: Arch, given: LayerNumbers, residual: bool) -> Iterator[Finding]:
     """A finding if neither tiles of streamed operands nor whole operands and weights fit the GLB."""
     streamed = frozenset[str]({"ifmap", "output", *(["residual"] if residual else [])})
 
@@ -154,7 +154,7 @@ def _beyond_glb(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> 
 # -- the mapping -------------------------------------------------------------------------------------------------------
 
 
-def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: Given) -> Mapping:
+def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: LayerNumbers) -> Mapping:
     """The mapping with these numbers, with the first stages in the GLB that fit. Raises NoRoom where none do."""
     least = NOTHING_FITS
     for mapping in _candidates(shape, arch, given, budget):
@@ -172,7 +172,7 @@ def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: Given
     raise glb_too_small(arch, budget, least, SMALLER)
 
 
-def _candidates(shape: LayerShape, arch: Arch, given: Given, budget: GlbBudget) -> Iterator[Mapping]:
+def _candidates(shape: LayerShape, arch: Arch, given: LayerNumbers, budget: GlbBudget) -> Iterator[Mapping]:
     """Mappings with these loops and each place of the weights' stage in the GLB, the better ones first.
 
     Small weights come as a whole. Larger ones come by tile or block, in two buffers if no operand is streamed.

@@ -17,7 +17,7 @@ from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.candidates import Candidates, Wanted
+from cnncc.passes._scheduling.candidates import Candidates, WantedMapping
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
@@ -28,7 +28,7 @@ FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)
 
 
 @dataclass(frozen=True)
-class Tried:
+class LayerCandidates:
     """A layer, its GLB budget, and its candidates.
 
     - mappings: the fastest in this budget, then the fastest in smaller ones
@@ -68,7 +68,7 @@ def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch, costs: E
     return Choice(LayerPlan("", shape_, mapping, residual), sum(sizes.values()), early, cost)
 
 
-def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
+def try_smaller_budgets(tried: Sequence[LayerCandidates], candidates: Candidates) -> None:
     """Try mappings with smaller GLB budgets for layers that wait for prefetched operands.
 
     Such an operand comes late, or has no place beside the layer before. With a smaller budget weights come in slices,
@@ -98,7 +98,7 @@ def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
                 pairs |= {i - 1, i} & set(range(len(tried) - 1))
 
 
-def _of_first(first: Tried, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+def _of_first(first: LayerCandidates, candidates: Candidates) -> Iterator[tuple[int, WantedMapping]]:
     """A candidate of the first layer with slices of its weights: then it waits for the first slice alone."""
     plan = choice_of(first.layer, first.mappings[0], candidates.arch)
     if plan.plan is None or not candidates.is_searched(first.layer):
@@ -107,10 +107,12 @@ def _of_first(first: Tried, candidates: Candidates) -> Iterator[tuple[int, Wante
     waits = layer_cycles(plan.plan, candidates.arch) - cycles
     for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // PART):
         if words:
-            yield 0, Wanted(first.layer, replace(first.budget, words=words), cycles + waits)
+            yield 0, WantedMapping(first.layer, replace(first.budget, words=words), cycles + waits)
 
 
-def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+def _wanted(
+    before: LayerCandidates, current: LayerCandidates, i: int, candidates: Candidates
+) -> Iterator[tuple[int, WantedMapping]]:
     """Further candidates for layers i and i + 1, each with the number of its layer."""
     if not (candidates.is_searched(before.layer) and candidates.is_searched(current.layer)):
         return
@@ -143,7 +145,7 @@ def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> It
         budget, below = replace(tried.budget, words=words), most + waits
         hopeless = budget.streamed and cycles_about(layer_shape(tried.layer), arch, budget) >= below
         if words > 0 and not hopeless:
-            yield number, Wanted(tried.layer, budget, below, quick)
+            yield number, WantedMapping(tried.layer, budget, below, quick)
 
 
 def _cycles(choice: Choice, arch: Arch) -> int:

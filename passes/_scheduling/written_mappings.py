@@ -30,7 +30,7 @@ from cnncc.passes._scheduling.glb_words import (
 )
 from cnncc.passes._scheduling.mapping_completion import completed_loops, completions
 from cnncc.passes._scheduling.rewrites import without_single
-from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.schedule_numbers import too_many_loops
 
 MOVING = ("residual", "ifmap", "output")
@@ -40,7 +40,7 @@ OF_WEIGHTS = frozenset("kc")
 # -- what is legal -----------------------------------------------------------------------------------------------------
 
 
-def written_violations(shape: LayerShape, arch: Arch, written: Written, operands: Set[str]) -> list[Finding]:
+def written_violations(shape: LayerShape, arch: Arch, written: MappingText, operands: Set[str]) -> list[Finding]:
     """All reasons why the array cannot run a layer with this mapping. The caller sets `where`."""
     if shape.kind == "copy":
         what = "elementwise layers stream past the array, this is one"
@@ -58,7 +58,7 @@ def written_violations(shape: LayerShape, arch: Arch, written: Written, operands
 # -- the mapping -------------------------------------------------------------------------------------------------------
 
 
-def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: Written) -> Mapping:
+def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: MappingText) -> Mapping:
     """The completed mapping, with stages in the GLB that fit. Raises Refusal, NoRoom where none do."""
     best, least = None, NOTHING_FITS
     for loops in completions(written.mapping, shape, arch):

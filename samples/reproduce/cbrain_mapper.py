@@ -36,7 +36,6 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import TEXTS
 from cnncc.passes._scheduling.layer_alone import by_mapper, by_texts, partitioned, shape_of
-from cnncc.util.progress import progress_line
 from cnncc.util.terminal import TEXT, Column, fitted, table
 
 DATAFLOWS = {
@@ -151,6 +150,8 @@ def as_text(rows: Sequence[Compared]) -> Iterator[str]:
 def main(names: tuple[str, ...], labels: tuple[str, ...], as_json: bool) -> None:
     """Compare the schemes that Algorithm 2 chooses with what the mapper finds, layer by layer.
 
+    Stderr says the cycles of each layer when it is done.
+
     \b
     python samples/reproduce/cbrain_mapper.py --network AlexNet
     """
@@ -159,10 +160,10 @@ def main(names: tuple[str, ...], labels: tuple[str, ...], as_json: bool) -> None
         raise click.ClickException(f"no network has a layer {' or '.join(labels)}, or another one has the same shape")
     rows, cases = list[Compared](), list(product(layers, WIDTHS))
     try:
-        with progress_line() as progress:
-            for number, ((network, layer), array) in enumerate(cases):
-                progress(f"{network}: {layer.name}", number, len(cases))
-                rows.append(compared(network, layer, array, load_arch(f"cbrain-{width(array)}")))
+        for number, ((network, layer), array) in enumerate(cases, 1):
+            rows.append(row := compared(network, layer, array, load_arch(f"cbrain-{width(array)}")))
+            said = f"{row.by_mapper:,} cycles, by the scheme {row.by_scheme:,}"
+            click.echo(f"{number} of {len(cases)}: {network}, {row.width}, {row.layer}: {said}", err=True)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else fitted(as_text(rows)))

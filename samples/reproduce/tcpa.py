@@ -46,7 +46,9 @@ from cnncc.tcpa.calculus import (
     fewest_pes,
     frames_per_second,
     layer_by_layer,
+    layer_memory,
     layer_parallel,
+    parallel_memory,
     stored_inputs,
 )
 from cnncc.tcpa.chain_layer import ChainLayer, chain_layers
@@ -270,6 +272,15 @@ def storage(net: Sequence[ChainLayer], ran: SideBySide) -> Iterator[Figure]:
     for layer, paper, *sizes in zip(net[1:], stated, printed[1:], real[1:], stored, strict=True):
         where, last = "Eq. 16" if layer.weighted else "Eq. 17", note if layer is net[-1] else ""
         yield Figure(where, f"input of {layer.name}", "bytes", paper, *sizes, note=last)
+    note = (
+        "Weights with what lies between layers; the image is outside. Eq. 14 as printed has one output map of a pool. "
+        "Measured: weights with what waits. Layer by layer, a program keeps what its mapping chooses to keep."
+    )
+    most = in_both(lambda convention: max(layer_memory(layer, convention) for layer in net))
+    yield Figure("Eq. 14", "layer by layer, the largest layer", "bytes", "", *most, "")
+    printed, real = in_both(lambda convention: parallel_memory(net, SMALL, ARRAY, convention))
+    held = sum(layer.weights for layer in net) + sum(stored)
+    yield Figure("Eq. 15", "layers side by side", "bytes", "", printed, real, held, note=note)
 
 
 def section_7(net: Sequence[ChainLayer], ran: Programs) -> Iterator[Figure]:

@@ -45,7 +45,7 @@ class CauseClock(Clock):
     def _take_over(self, state: State) -> None:
         super()._take_over(state)
         self.now, self._mark, self._begin = Moment(0, origin=0), int(self._free[ARRAY]), ""
-        self._roots, self._free_psums = self._roots_of_state, 0
+        self._roots, self._free_psums = self._roots_of_state, None
 
     # -- times ---------------------------------------------------------------------------------------------------
 

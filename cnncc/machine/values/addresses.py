@@ -56,6 +56,15 @@ class Descriptor:
                 total = total + term.step * loops[register]
         return self.base + (total % self.wrap if self.wrap else total)
 
+    def place(self, loops: Sequence[int]) -> tuple[int, int, int, int]:
+        """All that addresses depend on of the loops: their words, within a turn of `wrap`, channels, rows, columns."""
+        sums: dict[str, int] = dict.fromkeys(AXES, 0)
+        for (register, _), term in self.steps.items():
+            if register < len(loops):
+                sums[term.axis] += term.step * loops[register]
+        words = sums["lin"] % self.wrap if self.wrap else sums["lin"]
+        return words, sums["k"], sums["y"], sums["x"]
+
     def in_image(self, y: Index, x: Index) -> Index:
         """The offset of row y and column x within an image, in words (DESC-2)."""
         y, x = y % self.ring_y if self.ring_y else y, x % self.ring_x if self.ring_x else x

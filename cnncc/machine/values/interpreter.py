@@ -26,6 +26,7 @@ from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.integers import Integers
 from cnncc.machine.values.loop_fetches import leading_fetches
+from cnncc.machine.values.loop_stores import trailing_stores
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.mac_operations import operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
@@ -33,7 +34,17 @@ from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
 from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, active_grid
 from cnncc.machine.values.transfer_addresses import sides
-from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisible, find, independent, largest_array
+from cnncc.machine.values.vectorised import (
+    Block,
+    FilesBefore,
+    OrderMatters,
+    TooMany,
+    depth,
+    divisible,
+    find,
+    independent,
+    largest_array,
+)
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
 
 Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
@@ -122,13 +133,19 @@ class Interpreter:
 
     def _iterate(self, loop: LoopNode) -> None:
         """All iterations, in blocks as large as possible. Once a block fails, the rest runs one by one."""
-        start, one_by_one = 0, False
+        start, most = 0, loop.count
         while start < loop.count:
-            part = range(start, start + (1 if one_by_one else self._at_once(loop, loop.count - start)))
-            if len(part) > 1 and self._ran_as_block(loop, part):
-                start = part.stop
-                continue
-            one_by_one = True
+            part = range(start, start + (min(most, self._at_once(loop, loop.count - start)) if most > 1 else 1))
+            if len(part) > 1:
+                try:
+                    done = self._ran_as_block(loop, part)
+                except TooMany as too_many:
+                    most = too_many.fits if divisible(loop) else 1
+                    continue
+                if done:
+                    start = part.stop
+                    continue
+            most = 1
             self.work.spend(PER_INSTRUCTION)
             self.index[loop.register] = start
             self.run(loop.body)
@@ -147,34 +164,33 @@ class Interpreter:
         return ceil_div(left, ceil_div(left, most // per_iteration))  # blocks of nearly equal size
 
     def _makes_block(self, loop: LoopNode) -> bool:
-        files = self.files.values()
-        # `independent` sees the loop alone, so it cannot know in which iterations a waiting half was filled.
-        if self.sent or any(file.full or file.opened for file in files):
+        if self.sent or any(file.opened for file in self.files.values()):
             return False
-        used = [*(file.current is not None for file in files), self.sums is not None]
+        weight, ifmap = ((file.current is not None, len(file.full)) for file in self.files.values())
+        files = FilesBefore(weight, ifmap, self.sums is not None)
         # A loop's register is its depth: lower registers belong to the loops around it.
         around = range(loop.register)
         not_first = {register for register in around if self.index[register] != 0}
         not_last = {register for register in around if self.index[register] != self.count[register] - 1}
-        key = (loop.first, tuple(used), frozenset(not_first), frozenset(not_last))
+        key = (loop.first, files, frozenset(not_first), frozenset(not_last))
         if key not in self._independent:
-            self._independent[key] = independent(loop, used, not_first, not_last)
+            self._independent[key] = independent(loop, files, not_first, not_last)
         return self._independent[key]
 
     def _ran_as_block(self, loop: LoopNode, iterations: range) -> bool:
         """Run iterations of a loop as a block, unless it turns out that their order matters."""
-        files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
+        files = {name: file.copy() for name, file in self.files.items()}
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = block = Block(depth(loop), loop.register, iterations)
         try:
-            self.work.spend(len(iterations) * len(leading_fetches(loop)) * PER_INSTRUCTION)
-            block.fetch(leading_fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
+            fetches, stores = leading_fetches(loop), trailing_stores(loop)
+            self.work.spend(len(iterations) * (len(fetches) + len(stores)) * PER_INSTRUCTION)
+            block.fetch(fetches, self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
-            block.check_order(self.glb.words)
-            for place, values in block.writes:
-                self.glb.write(place, values)
+            block.stores = block.places(stores, self.index, self.descriptors, self.glb.words)
+            block.write(self.dram, self.glb)
         except (OrderMatters, HalfFault, OutOfRange, Trap):
             # Iteration by iteration, a trap also names the instruction that runs into it first.
             for fetched in block.fetched:
@@ -202,10 +218,9 @@ class Interpreter:
         """Give the halves in use the block's axes, or take them away."""
         axes = self.block.axes if self.block else 0
         sums = [*self.sent, *([self.sums] if self.sums else [])]
-        for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
-            if half is not None:
-                # The reserve has the old axes: slots that come later need a new one.
-                half.data, half.reserved = reshape(half.data, axes), None
+        for half in [half for file in self.files.values() for half in file.held()] + [s.half for s in sums]:
+            # The reserve has the old axes: slots that come later need a new one.
+            half.data, half.reserved = reshape(half.data, axes), None
         for s in sums:
             s.bound = reshape(s.bound, axes)
 
@@ -230,7 +245,7 @@ class Interpreter:
 
     def _dma(self, inst: Instruction) -> None:
         if self.block is not None:
-            return  # `Block.fetch` has done it for all iterations
+            return  # `Block.fetch` has done it for all iterations, or `Block.write` will
         dram, glb = sides(inst, self.index, self.descriptors, self.glb.words)
         if inst.text("direction") == "in":
             self.glb.write_in_order(glb, self.dram.read(dram))

@@ -6,6 +6,7 @@ the first one. Arrays of values have that axis too, with size 1 if all images ag
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from cnncc.machine.values.strided import Strided
 
 Operands = npt.NDArray[np.int16]
 Place = Ints | Strided  # addresses of words, as a list or by steps
+
+_LONG_RUN = 8  # words of a run for each word of a place, up to which the run is read as a whole
 
 
 class OutOfRange(Exception):
@@ -62,15 +65,12 @@ class Memory:
         low, high = place.ends
         if low < 0 or high >= self.words:
             return None
-        between = slice(low, high + 1)
-        if not self._written[between].all() and not place.of(self._written).all():
+        if not _holds(self._written, place):
             return None
-        if self._own is None or not self._differs[between].any():
+        if self._own is None or high < self.shared_words:
             return place.of(self._common[None])
-        if not self._differs[between].all():
-            differs = place.of(self._differs)
-            if not differs.all():
-                return None if differs.any() else place.of(self._common[None])
+        if not _holds(self._differs, place):
+            return None if place.of(self._differs).any() else place.of(self._common[None])
         return replace(place, start=place.start - self.shared_words).of(self._own)
 
     def read(self, place: Place, used: Mask | None = None) -> Operands:
@@ -125,9 +125,28 @@ class Memory:
         fill(self._differs, place, True)
 
 
+def _holds(mask: Mask, place: Strided) -> bool:
+    """Whether a mask of words is set at a place."""
+    low, high = place.ends
+    # A whole run is read several times as quickly, unless the place has few of its words.
+    if high - low <= _LONG_RUN * place.size and mask[low : high + 1].all():
+        return True
+    return bool(place.of(mask).all())
+
+
 def ends(place: Place) -> tuple[int, int]:
     """The least and the greatest address of a place that is not empty."""
     return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
+
+
+def overlap(places: Iterable[Place], others: Iterable[Place]) -> bool:
+    """Whether one of the places may overlap one of the others: its least to its greatest address does."""
+    one, other = ([ends(place) for place in each if place.size] for each in (places, others))
+    if not one or not other or max(high for _, high in one) < min(low for low, _ in other):
+        return False
+    if max(high for _, high in other) < min(low for low, _ in one):
+        return False
+    return any(a[0] <= b[1] and b[0] <= a[1] for a in one for b in other)
 
 
 def fill(words: npt.NDArray[np.generic], place: Place, values: npt.NDArray[np.integer] | int) -> None:

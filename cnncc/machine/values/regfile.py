@@ -218,6 +218,11 @@ class Halves:
     full: list[Half] = field(default_factory=list[Half])
     current: Half | None = None
 
+    def copy(self) -> Halves:
+        """Halves that share nothing with these."""
+        opened, current = (half.copy() if half else None for half in (self.opened, self.current))
+        return Halves(opened, [half.copy() for half in self.full], current)
+
     def held(self) -> list[Half]:
         """Every half that holds something."""
         return [half for half in (self.opened, *self.full, self.current) if half is not None]

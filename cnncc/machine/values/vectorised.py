@@ -4,7 +4,7 @@ A loop nest may become a block if the order of its iterations cannot matter:
 
 1. Every half is filled, used and given back within one iteration, except psums that the innermost loops accumulate.
 2. The block writes no GLB word that it reads, except partial sums by the commit that adds to them (`partial_sums.py`).
-3. No word is written twice.
+3. No word is written twice. Where an iteration ends with transfers to DRAM, it may write those of the ones before.
 
 `independent` decides the first from conditions and scopes alone. `Block.check_order` checks the others after the block
 has run, when its addresses are known.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +23,11 @@ from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words, step_sums
-from cnncc.machine.values.addresses import Descriptor, Index, Ints
+from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
 from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
+from cnncc.machine.values.loop_stores import IterationWrites, by_iteration, is_still, trailing_stores
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
-from cnncc.machine.values.memory import Memory, Place, ends, fill
+from cnncc.machine.values.memory import Memory, Place, fill, overlap
 from cnncc.machine.values.regfile import Words
 from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.transfer_addresses import sides
@@ -59,6 +61,8 @@ class Block:
         register     the outermost loop's
         iterations   the outermost loop's
         fetched      the words that these iterations fetch
+        sources      the words of DRAM that they fetch
+        stores       the places in DRAM and GLB of what each of them stores, if they store
         reads        a superset of all other places read
         scope        the axes of the loops around the current instruction
         counts       iterations by axis
@@ -69,11 +73,23 @@ class Block:
     register: int
     iterations: range
     fetched: list[FetchedWords] = field(default_factory=list[FetchedWords])
+    sources: list[Place] = field(default_factory=list[Place])
+    stores: list[list[tuple[Place, Place]]] = field(default_factory=list[list[tuple[Place, Place]]])
     reads: list[Place] = field(default_factory=list[Place])
     writes: list[tuple[Place, Ints]] = field(default_factory=list[tuple[Place, Ints]])
     scope: tuple[int, ...] = ()
     counts: dict[int, int] = field(default_factory=dict[int, int])
     axis_of: dict[int, int] = field(default_factory=dict[int, int])
+
+    def places(
+        self, transfers: Sequence[Leaf], loops: list[Index], descriptors: Sequence[Descriptor], most: int
+    ) -> list[list[tuple[Place, Place]]]:
+        """The places in DRAM and GLB of transfers, by iteration; parameters as of `fetch` and `sides`."""
+        each: list[list[tuple[Place, Place]]] = []
+        for i in self.iterations if transfers else ():
+            loops[self.register] = i
+            each.append([sides(leaf.instruction, loops, descriptors, most) for leaf in transfers])
+        return each
 
     def fetch(
         self,
@@ -86,18 +102,18 @@ class Block:
         """Do the transfers of all iterations, from memories[0] to memories[1], and keep a version for each iteration.
 
         loops: the index of each register; the one of the block's outermost loop is overwritten.
-        Raises: HalfFault, OutOfRange; OrderMatters, if more than `most` elements would be kept.
+        Raises: HalfFault, OutOfRange; TooMany, before anything is done, if more than `most` elements would be kept.
         """
         dram, glb = memories
-        places: list[list[tuple[Place, Place]]] = []
-        for i in self.iterations if transfers else ():
-            loops[self.register] = i
-            places.append([sides(leaf.instruction, loops, descriptors, glb.words) for leaf in transfers])
+        places = self.places(transfers, loops, descriptors, glb.words)
+        self.sources = [source for iteration in places for source, _ in iteration]
         for number, leaf in enumerate(transfers):
             side = descriptors[leaf.instruction.number("glb")]
             self.fetched.append(FetchedWords.of(glb, side, [iteration[number][1] for iteration in places]))
-        if sum(part.before.words for part in self.fetched) * len(places) * glb.images > most:
-            raise OrderMatters
+        kept = sum(part.before.words for part in self.fetched) * glb.images  # of each iteration
+        if kept * len(places) > most:
+            self.fetched.clear()
+            raise TooMany(most // kept)
         for iteration in places:
             for source, target in iteration:
                 glb.write_in_order(target, dram.read(source))
@@ -117,24 +133,49 @@ class Block:
         self.reads.extend(taken.reads)
         return taken.words
 
-    def check_order(self, words: int) -> None:
-        """Raises OrderMatters if one of `words` words is both written and read or fetched, or written twice."""
-        if any(fetched.touches([place for place, _ in self.writes]) for fetched in self.fetched):
+    def write(self, dram: Memory, glb: Memory) -> None:
+        """Write what the iterations write, and store what they store, in their order.
+
+        Raises: OrderMatters before, as `check_order` does. OutOfRange for a word that an iteration stores: what the
+        iterations before it did may be done again.
+        """
+        written = by_iteration(self.writes, len(self.stores)) if self.stores else [self.writes]
+        self.check_order(glb.words, written)
+        for writes, stores in zip(written, self.stores or [[]], strict=True):
+            for place, values in writes:
+                glb.write(place, values)
+            for target, source in stores:
+                dram.write_in_order(target, glb.read(source))
+
+    def check_order(self, words: int, written: Sequence[IterationWrites]) -> None:
+        """Raises OrderMatters if one of `words` words is both written and read or fetched, or written twice at once.
+
+        Also if DRAM words are both fetched and stored, or if an iteration stores words that are not of its own time.
+        """
+        places, stored = [place for place, _ in self.writes], [near for each in self.stores for _, near in each]
+        if any(fetched.touches([*places, *stored]) for fetched in self.fetched):
             raise OrderMatters
-        reads = [ends(place) for place in self.reads if place.size]
-        writes = [ends(place) for place, _ in self.writes]
-        apart = all(read[1] < write[0] or write[1] < read[0] for read in reads for write in writes)
+        if overlap(stored, [place for place in places if is_still(place, len(self.stores))]):
+            raise OrderMatters
+        if overlap(self.sources, [far for each in self.stores for far, _ in each]):
+            raise OrderMatters
         # The usual case needs no masks of the whole GLB.
-        if apart and len(writes) == 1 and isinstance(place := self.writes[0][0], Strided) and place.distinct:
-            return
-        written, read = np.zeros(words, np.bool_), np.zeros(words, np.bool_)
-        for place, _ in self.writes:
-            fill(written, place, True)
-        for place in self.reads:
-            fill(read, place, True)
-        # Fewer words than values: a word was written twice.
-        if int(written.sum()) != sum(place.size for place, _ in self.writes) or (written & read).any():
+        if overlap(self.reads, places) and (_mask(words, self.reads) & _mask(words, places)).any():
             raise OrderMatters
+        for at_once in ([place for place, _ in writes] for writes in written):
+            if len(at_once) == 1 and isinstance(place := at_once[0], Strided) and place.distinct:
+                continue
+            # Fewer words than values: a word was written twice.
+            if int(_mask(words, at_once).sum()) != sum(place.size for place in at_once):
+                raise OrderMatters
+
+
+def _mask(words: int, places: Sequence[Place]) -> Mask:
+    """Of `words` words those at some places."""
+    mask = np.zeros(words, np.bool_)
+    for place in places:
+        fill(mask, place, True)
+    return mask
 
 
 def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
@@ -157,8 +198,27 @@ class _File:
         return any(half is not None and register in half for half in halves)
 
 
+class FilesBefore(NamedTuple):
+    """What register files hold before a loop: whether a half is in use, and how many full ones wait.
+
+    psum: whether a half is in use. No other half may be full or partly filled.
+    """
+
+    weight: tuple[bool, int]
+    ifmap: tuple[bool, int]
+    psum: bool
+
+
 class OrderMatters(Exception):
     """A block reads what it writes, writes a word twice, or might overflow a psum: its loop runs one by one."""
+
+
+class TooMany(Exception):
+    """A block has too many iterations for what it keeps; `fits` of them may do."""
+
+    def __init__(self, fits: int) -> None:
+        super().__init__(fits)
+        self.fits = fits
 
 
 class _Dependent(Exception):
@@ -171,11 +231,13 @@ class _Order:
     not_first, not_last: registers of loops around the block outside their first, last iteration.
     """
 
-    def __init__(self, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> None:
-        weight, ifmap, psum = used
+    def __init__(self, files: FilesBefore, not_first: set[int], not_last: set[int]) -> None:
         self.not_first, self.not_last = not_first, not_last
-        self.files = {"weight": _File(current=() if weight else None), "ifmap": _File(current=() if ifmap else None)}
-        self.psum = _File(current=() if psum else None)
+        self.files = {
+            name: _File(full=[()] * waiting, current=() if in_use else None)
+            for name, in_use, waiting in (("weight", *files.weight), ("ifmap", *files.ifmap))
+        }
+        self.psum = _File(current=() if files.psum else None)
 
     def _first(self, when: When, scope: Registers) -> Registers | None:
         return _scope(when, scope, self.not_first)
@@ -200,7 +262,7 @@ class _Order:
             case "mac":
                 self._mac(inst, scope)
             case "dma":
-                pass  # a transfer that the iteration begins with: done before the block
+                pass  # a transfer that the iteration begins or ends with: done before or after the block
             case "commit":
                 if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
                     raise _Dependent
@@ -265,19 +327,21 @@ def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
     return outer
 
 
-def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
+def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
-    - used: whether a half of weights, ifmap, psums is in use before the loop. None may be full or partly filled.
+    - files: what the register files hold before the loop
     - not_first, not_last: the registers of loops around it that are past their first, before their last iteration.
     """
-    instructions = [leaf.instruction for leaf in leaves(loop)]
-    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(leading_fetches(loop)) :]):
+    first, last = len(leading_fetches(loop)), len(trailing_stores(loop))
+    instructions = [leaf.instruction for leaf in leaves(loop)][first:]
+    instructions = instructions[: len(instructions) - last]
+    if not instructions or any(inst.spec.name not in _RUNNABLE for inst in instructions):
         return False
     if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values alternate, which one array expression cannot do
     try:
-        _Order(used, not_first, not_last).walk(loop, ())
+        _Order(files, not_first, not_last).walk(loop, ())
     except _Dependent:
         return False
     return True

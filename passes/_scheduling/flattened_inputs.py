@@ -25,7 +25,7 @@ from cnncc.passes._scheduling.rewrites import canonical
 from cnncc.weights import WeightStore
 
 
-def read_as_they_are(module: ModuleOp, store: WeightStore) -> None:
+def read_unflattened(module: ModuleOp, store: WeightStore) -> None:
     """Let layers read a value itself instead of its flattened form, if they compute the same from it."""
     for layer in [op for op in module.walk() if isinstance(op, LayerOp)]:
         value, flat = source(layer.ifmap), layer.ifmap
