@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, build, conv_model, done, refused, refuses, save, snapshot
-from onnx import helper
+from cli_cases import CALIBRATION, LENET, conv_model, done, refused, refuses, save, snapshot
 from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
@@ -45,11 +44,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
-    """Of a small pool: its searches, which the processes of the pool do as usual, are short."""
+    # A search for each two, an evaluation for each.
     vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4", "--dataflow", "os")
-    whole, ended, model = tmp_path / "whole", tmp_path / "ended", tmp_path / "net.onnx"
-    pool = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[2, 2])
-    save(build([pool], {"x": (1, 2, 3, 3)}, ["y"], {}), model)
+    whole, ended, model = tmp_path / "whole", tmp_path / "ended", save(conv_model(), tmp_path / "net.onnx")
     printed = done("explore", model, *vary, "-j", 1, "-o", whole).stdout
     command = [sys.executable, "-m", "cnncc", "explore", str(model), *vary, "-j", "2", "-o", str(ended)]
     file = ended / "explore.jsonl"
