@@ -75,8 +75,11 @@ def test_cli_dumps_are_named_by_their_step(folder: Path) -> None:
     assert Path("same.s").read_text() == Path("net.s").read_text()
     assert "nest.layer" in done("opt", "ir/nest-permute").stdout
     Path("ir/99-nest-permute.mlir").write_text("")
-    for name in ("nest-permute", "nest-permutes"):
-        assert f"ir/{name}: No such file" in refused("compile", "--from", f"ir/{name}", "-o", "same.cnb")
+    for name, message in (
+        ("nest-permute", "there are two or more dumps of this step"),
+        ("nest-permutes", "no dump of step 'nest-permutes': did you mean 'nest-permute'"),
+    ):
+        assert f"ir/{name}: {message}" in refused("compile", "--from", f"ir/{name}", "-o", "same.cnb")
 
 
 def test_cli_a_dump_has_its_batch(folder: Path) -> None:

@@ -22,4 +22,4 @@ builtin.module attributes {onnx.ir_version = 9 : i64, onnx.opset_imports = {ai.o
   }
 }
 
-// REFUSED: cnncc: -p: Unrecognized passes: ['onnx-no-such-pass']
+// REFUSED: cnncc: -p: no pass 'onnx-no-such-pass': did you mean
