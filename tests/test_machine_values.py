@@ -746,6 +746,8 @@ STORES = """
     desc id=2 base=300
     desc id=3 base=296
     desc id=4 base=600
+    desc id=5 base=100
+    step id=5 loop=0 by=lin*4
     step id=1 loop=0 by=lin*{step}
     step id=2 loop=0 by=lin*4
     step id=3 loop=0 by=lin*4
@@ -764,12 +766,19 @@ STORES = """
 
 @pytest.mark.parametrize("step", [0, 4])
 @pytest.mark.parametrize(
-    ("fetch", "stored"), [("", 1), ("dma dram=3 glb=0 words=6", 1), ("dma dram=3 glb=0 words=6", 0)]
+    ("fetch", "stored"),
+    [
+        ("", 1),
+        ("dma dram=3 glb=0 words=6", 1),
+        ("dma dram=3 glb=0 words=6", 0),
+        ("dma dram=5 glb=0 words=6", 0),
+    ],
 )
 @pytest.mark.parametrize("partial", ["", "partial=1 sums=4 fresh=0 final=0"])
 def test_a_loop_that_stores_its_results(step: int, fetch: str, stored: int, partial: str) -> None:
-    """Each iteration stores its results, in one place or the next, or words that it fetched. It fetches nothing, or
-    what the iteration before it stored. With partial sums, only the last one has results, and all store that place.
+    """Each iteration stores its results, in one place or the next, or words that it fetched. It fetches nothing, what
+    the iteration before it stored, or other words. With partial sums, only the last one has results, and all store
+    that place.
     """
     dram = np.arange(DRAM)[None] ** 2 % 11
     compare_memories(STORES.format(step=0 if partial else step, fetch=fetch, stored=stored, partial=partial), dram)
