@@ -131,5 +131,15 @@ def test_accesses_of_loops_that_come_back(name: str, tmp_path: Path) -> None:
     assert again > 2 * len(kept.known)
 
 
+def test_steps_that_are_set_again_are_known_once() -> None:
+    """A loop that sets the steps of a descriptor, by hand: what is kept of it does not grow with the iterations."""
+    setting = "step id=1 loop=0 by=lin*2\nstep id=1 loop=1 by=lin*3\nload kind=ifmap desc=1 open=always close=always"
+    program = f"desc id=1\nloop count=3\nloop count=400\n{setting}\nend\nend\nhalt"
+    walk = AccessWalk(load_arch("spatial-4x4"))
+    loads = [step for step in walk.walk(build_tree(assemble(program))) if step.reads]
+    assert [words(step.reads[0]) for step in loads] == [[2 * i + 3 * j] for i in range(3) for j in range(400)]
+    assert [len(each) for each in walk.made if each] == [3]
+
+
 def words(place: Place) -> list[int]:
     return (place.listed() if isinstance(place, Strided) else place).ravel().tolist()

@@ -38,7 +38,8 @@ class AccessStep:
 class AccessWalk:
     """The state of the sequencer that addresses depend on.
 
-    made: the instructions that made each descriptor, and the settings of the output units (the last entry).
+    made: the instructions that made each descriptor, each where it ran last, and the settings of the output units (the
+        last entry).
     known: accesses by all that they depend on: the instruction, what made its descriptors, and where these are.
     """
 
@@ -78,7 +79,8 @@ class AccessWalk:
             case Kind.STEP:
                 term = inst.term("by")
                 self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
-                self.made[inst.number("id")] += (leaf.index,)
+                made = self.made[inst.number("id")]
+                self.made[inst.number("id")] = (*(at for at in made if at != leaf.index), leaf.index)
             case Kind.UNIT:
                 self.unit = OutputUnit.of(inst)
                 self.made[-1] = (leaf.index,)

@@ -53,10 +53,8 @@ class DataflowName:
 
 
 Entry = LayerNumbers | MappingText | DataflowName
-ALONE: dict[str, type[MappingText | DataflowName]] = {
-    "mapping": MappingText,
-    "dataflow": DataflowName,
-}  # keys of tables that have no others
+# Keys of tables that have no others.
+ALONE: dict[str, type[MappingText | DataflowName]] = {"mapping": MappingText, "dataflow": DataflowName}
 
 
 OUTPUT, RESIDENT, STREAMED = "output", "resident", "streamed"  # a key of any table, and its texts

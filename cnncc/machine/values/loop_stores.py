@@ -33,7 +33,7 @@ def trailing_stores(loop: LoopNode) -> list[Leaf]:
 
 def is_still(place: Place, iterations: int) -> bool:
     """Whether iterations of the outermost loop, the first axis, do not move a place."""
-    return (place.sizes if isinstance(place, Strided) else place.shape)[0] < iterations
+    return _sizes(place)[0] < iterations
 
 
 def by_iteration(writes: Sequence[tuple[Place, Ints]], iterations: int) -> list[IterationWrites]:
@@ -47,11 +47,14 @@ def by_iteration(writes: Sequence[tuple[Place, Ints]], iterations: int) -> list[
         if is_still(place, iterations):
             parts[-1].append((place, values))
             continue
-        sizes = place.sizes if isinstance(place, Strided) else place.shape
-        values = np.broadcast_to(values, (values.shape[0], *sizes))
+        values = np.broadcast_to(values, (values.shape[0], *_sizes(place)))
         for at, part in enumerate(parts):
             part.append((_at(place, at), values[:, at]))
     return [*parts]
+
+
+def _sizes(place: Place) -> tuple[int, ...]:
+    return place.sizes if isinstance(place, Strided) else place.shape
 
 
 def _at(place: Place, index: int) -> Place:
