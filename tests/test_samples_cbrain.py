@@ -162,6 +162,13 @@ def test_cbrain_first_layers(printed: dict[str, Any]) -> None:
     assert by_figure["AlexNet, 16-16"] is None
 
 
+def test_cbrain_programs_are_those_of_the_document() -> None:
+    """docs/cbrain.md says how many there are; no two are the same."""
+    for layers, count in ((cbrain.FIRST, 26), (cbrain.ALL, 33)):
+        found = [(name, cbrain.width(array), plan) for name, array, plan in cbrain.cases(layers)]
+        assert len(found) == len(set(found)) == count
+
+
 @pytest.fixture(scope="module")
 def small() -> list[cbrain.Measured]:
     """AlexNet for images of 67 pixels, at 16-16."""
