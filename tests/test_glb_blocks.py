@@ -46,7 +46,7 @@ def test_glb_blocks_every_level_is_brute_force(name: str, words: int, tmp_path: 
         check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=refusal.words))
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 @given(case=small_cases(), arch=st.sampled_from(sorted(ARRAYS)), words=st.integers(20, 400))
 def test_glb_blocks_any_window(tmp_path_factory: pytest.TempPathFactory, case: Small, arch: str, words: int) -> None:
     try:
