@@ -2,7 +2,7 @@
 
 The space is enumerated here once more, from docs/mapper.md (SPACE-1 to SPACE-14), with plain nested loops. A mapping
 whose array alone is busy no shorter than the answer takes need not be run: what the array is busy is counted here,
-piece by piece. Of the others 24 are drawn for each layer. CNNCC_EXAMPLES=50 runs all of them (five minutes).
+piece by piece. Of the others 20 are drawn for each layer. CNNCC_EXAMPLES=50 runs all of them (five minutes).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
-EXAMPLES = examples(24)
+EXAMPLES = examples(20)
 SPATIAL = load_arch("spatial-8x8")
 Lanes = dict[str, int]  # over c, or over k
 Point = tuple[str, dict[str, int], dict[str, int], dict[str, int], Lanes]  # form, PEs on rows, on columns, box, lanes
