@@ -84,13 +84,13 @@ def computing_the_chain(chain: Chain, group: NestGroupPass) -> ModuleOp | None:
     return module
 
 
-@pytest.mark.parametrize("number", range(examples(20)))
+@pytest.mark.parametrize("number", range(examples(10)))
 def test_strips_compute_what_the_layers_do(number: int) -> None:
     if module := computing_the_chain(*drawn(number)):
         assert sum(strip_count(group.label.data) for group in ops(module, GroupOp)) > 1
 
 
-@pytest.mark.parametrize("number", range(examples(8)))
+@pytest.mark.parametrize("number", range(examples(5)))
 def test_strips_are_exact_and_cost_what_is_predicted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every second one inputs and results are streamed where that is better. No two engines race."""
     if turn(number) % 2:
@@ -101,19 +101,19 @@ def test_strips_are_exact_and_cost_what_is_predicted(number: int, monkeypatch: p
     except Refusal as refusal:
         assert any(reason in str(refusal) or reason in str(refusal.findings) for reason in REFUSED), refusal
         return
-    if number < examples(3):
+    if number < examples(2):
         assert raced(compilation, chain, program_of(compilation)) == []
 
 
 def test_few_drawn_strips_are_refused() -> None:
     refused = 0
-    for number in range(examples(20)):
+    for number in range(examples(10)):
         chain, group = drawn(number)
         try:
             at_nest(chain, group)
         except Refusal:
             refused += 1
-    assert refused <= examples(20) // 4
+    assert refused <= examples(10) // 4
 
 
 # -- a chain by hand: a residual block of 3x3 convolutions on 11 columns, then a pool ----------------------------------

@@ -54,7 +54,7 @@ from cnncc.proof.proof import prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
-EXAMPLES = examples(40)
+EXAMPLES = examples(20)
 REFUSED = (
     "leave one of them out",
     "waits for no transfer",
@@ -300,7 +300,7 @@ def with_resident_ends(number: int) -> tuple[Compilation, Chain] | None:
     return drawn_program(number, "spatial-4x4")
 
 
-@pytest.mark.parametrize("number", range(examples(12)))
+@pytest.mark.parametrize("number", range(examples(6)))
 def test_groups_have_no_races(number: int) -> None:
     done = with_resident_ends(number)
     assert done is None or raced(*done, program_of(done[0])) == []

@@ -18,7 +18,7 @@ from cnncc.passes._scheduling.stripes import with_least_rings, with_least_rows
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_group import NestGroupPass
 
-EXAMPLES = examples(60)
+EXAMPLES = examples(30)
 
 
 def grouped(
