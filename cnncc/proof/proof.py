@@ -29,7 +29,7 @@ from cnncc.proof.program_run import degree_run, words_of_run
 from cnncc.proof.weight_words import WeightWords
 from cnncc.util.progress import Progress, silent
 
-MOST_WORDS = 1 << 28  # of DRAM, of all draws that run at once
+MOST_WORDS = 1 << 27  # of DRAM, of all draws that run at once; large networks take less time draw by draw
 MOST_DRAWS = 1_000
 
 
