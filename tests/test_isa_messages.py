@@ -242,6 +242,16 @@ def test_a_listing_joins_neighbouring_rows_and_columns() -> None:
     assert listed[1].startswith("  rows 0..1, columns 1..3: OP command=add ")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(36, "4 messages of 10 10 10 6"), (50, "5 messages of 5 x 10"), (52, "6 messages of 5 x 10 and 2")],
+)
+def test_a_listing_counts_messages_of_one_size(words: int, says: str) -> None:
+    load = f"load kind=ifmap desc=1 extent3={words} term3=lin*1 open=always close=always"
+    listed = list(listing(binary(f"desc id=0\ndma words=60\ndesc id=1\n{load}\nhalt", TINY, list(range(60)))))
+    assert listed[1].startswith(f"  {says} words to ")
+
+
 def test_send_output_holds_in_the_last_iteration() -> None:
     mac = f"load kind=ifmap desc=0 open=always close=always\nmac op=add {ALWAYS.replace('send=always', 'send={}')}"
     for when, count, sends in (("0", 2, 0), ("0", 1, 1), ("always", 2, 1), ("never", 1, 0), ("0+5", 1, 1)):
