@@ -348,6 +348,14 @@ def loops_around(op: Operation) -> dict[str, int]:
     return {repeat.loop: repeat.count for repeat in reversed(around)}
 
 
+def _with_loops(op: Operation, around: tuple[str, ...] = ()) -> Iterator[tuple[Operation, tuple[str, ...]]]:
+    """The operations in `op`, in order, each with the names of the loops around it."""
+    for inner in op.regions[0].block.ops if op.regions else ():
+        yield inner, around
+        if isinstance(inner, RepeatOp):
+            yield from _with_loops(inner, (*around, inner.record.data.loop))
+
+
 def tensors_of(module: Operation | None) -> dict[str, Tensor]:
     """The tensors at the head of a module, by name; of a core, those of its module."""
     if isinstance(module, CoreOp):
@@ -376,9 +384,9 @@ def tokens_in(op: Operation) -> Iterator[tuple[Operation, Tokens]]:
 
 def _problems(layer: LayerOp) -> Iterator[str]:
     """What the operations of a layer name that does not exist. A view stands before its use."""
-    tensors, views = tensors_of(layer.parent_op()), set[str]()
-    loops = {op.record.data.loop for op in layer.walk() if isinstance(op, RepeatOp)}
-    for op in layer.walk():
+    tensors, views, inside = tensors_of(layer.parent_op()), set[str](), list(_with_loops(layer))
+    loops = {op.record.data.loop for op, _ in inside if isinstance(op, RepeatOp)}
+    for op, around in inside:
         if isinstance(op, RepeatOp) and op.record.data.frames and not isinstance(layer.parent_op(), CoreOp):
             yield f"loop {op.record.data.loop} runs over frames, which only cores have (CORE-8)"
         if isinstance(op, ViewOp):
@@ -391,7 +399,6 @@ def _problems(layer: LayerOp) -> Iterator[str]:
             yield from (f"view {view.name}: there is no loop {t.loop}" for t in view.steps if t.loop not in loops)
             continue
         names, conditions = _names(op)
-        around = loops_around(op)
         yield from (f"{op.name}: there is no view {name} before it" for name in names if name not in views)
         yield from (
             f"{op.name}: a condition names loop {name}, which is not around it"

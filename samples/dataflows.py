@@ -20,8 +20,9 @@ import numpy as np
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
 from cnncc.binary.run import random_inputs, run
-from cnncc.driver.build import compiled
-from cnncc.driver.sources import CompileOptions
+from cnncc.driver.build import binary_of
+from cnncc.driver.pipeline import ASSIGN, Compilation, Settings
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.util.progress import Progress, progress_line
@@ -38,10 +39,18 @@ def mixed(own: Binary) -> str:
     return "\n".join(f'[{json.dumps(label)}]\ndataflow = "{name}"' for label, name in named)
 
 
+def binary(quantised: Compilation, settings: Settings) -> Binary:
+    """The program of a network by these settings. quantised: the network before its layers are mapped."""
+    compilation = Compilation(quantised.ctx, quantised.module.clone(), settings)
+    compilation.run()
+    return binary_of(compilation)
+
+
 def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) -> dict[str, dict[str, Any]]:
     """The counters of a network under each dataflow. Raises Refusal where outputs differ."""
-    options = CompileOptions(arch, calibrate=calibrate, batch=1)
-    own = compiled(model, options)
+    quantised = start_compilation(model, CompileOptions(arch, calibrate=calibrate, batch=1))
+    quantised.run_before(ASSIGN)
+    own = binary(quantised, quantised.settings)
     inputs = random_inputs(own, SEED)
     wanted = run(own, inputs)
     counters = {"own": program_stats(own)}
@@ -51,12 +60,12 @@ def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) 
         names = (*DATAFLOWS, "mix")
         for done, dataflow in enumerate(names):
             progress(f"dataflow {dataflow}", done, len(names))
-            chosen = replace(options, dataflow=dataflow) if dataflow != "mix" else replace(options, schedule=schedule)
-            binary = compiled(model, chosen)
-            outputs = run(binary, inputs)
+            change = {"schedule": str(schedule)} if dataflow == "mix" else {"dataflow": dataflow}
+            other = binary(quantised, replace(quantised.settings, **change))
+            outputs = run(other, inputs)
             if any(not np.array_equal(wanted[output], outputs[output]) for output in wanted):
                 raise Refusal(f"{dataflow}: outputs differ from those of the compiler's own mappings")
-            counters[dataflow] = program_stats(binary)
+            counters[dataflow] = program_stats(other)
     return counters
 
 

@@ -37,6 +37,14 @@ with socket.socket(socket.AF_UNIX) as server:
     sys.exit(int.from_bytes(server.recv(1), "little"))
 """
 SHORT_SEARCHES = "SHORT_SEARCHES"
+FRESH_AND_SHORT = f"""\
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+from cnncc.cli.main import main
+from searches import search_first
+search_first(setattr)
+main(prog_name="cnncc")
+"""
 SOURCES = ("passes", "dialects", "cnncc")  # folders whose modules the server has imported
 
 
@@ -148,16 +156,14 @@ def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
 
 def _run(name: str, arguments: list[str], fresh: bool) -> None:
     """Never returns. fresh: in a new interpreter, as modules were added or changed since the server imported them."""
+    short = SHORT_SEARCHES in os.environ
     if fresh or (name == "python" and not arguments[0].endswith(".py")):
-        command = ["-m", "cnncc", *arguments] if name == "cnncc" else arguments
-        os.execv(sys.executable, [sys.executable, *command])
-    if SHORT_SEARCHES in os.environ:
-        from searches import SHORT_FRONTS
+        command = ["-c" if short else "-m", FRESH_AND_SHORT if short else "cnncc"] if name == "cnncc" else []
+        os.execv(sys.executable, [sys.executable, *command, *arguments])
+    if short:
+        from searches import search_first
 
-        from cnncc.mapper import cached_search
-
-        cached_search.USUAL = SHORT_FRONTS
-        os.cpu_count = lambda: 1  # a process of its own would know nothing of this
+        search_first(setattr)
     code: object = 0
     try:
         sys.argv = [name, *arguments] if name == "cnncc" else arguments

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from pathlib import Path
 
 # Tests run side by side, one on each core, and so do the commands that they start: numpy's threads would wait for those
 # of the others (a matrix product of 0.1 ms takes 15 ms then). numpy reads it when it is first imported.
@@ -19,21 +20,25 @@ if sys.dont_write_bytecode:
 
 import numpy as np
 import pytest
+from command_server import serving
 from examples import tell_hypothesis
-from searches import FEWEST, SHORT, search_with
+from searches import SHORT, search_first, search_with
 
 from cnncc.binary import modules
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search
-from cnncc.passes._scheduling import residency, smaller_budgets
+from cnncc.passes._scheduling import residency
 from cnncc.util import disk_cache
 from cnncc.util.garbage import collect_rarely
 
 tell_hypothesis()
 
-LONG = ("test_docs.py", "test_alternatives.py", "test_conv_grid.py", "test_check.py", "test_mapper_search.py")
+LONG = (
+    "test_docs.py", "test_samples_tcpa.py", "test_alternatives.py", "test_conv_grid.py", "test_check.py",
+    "test_mapper_search.py",
+)  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,17 +88,21 @@ def every_binary_assembles_again() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def short_searches() -> Iterator[None]:
-    """For values, which are right under any mapping: searches that run the first candidate they find.
+    """Searches that run the first candidate they find. They take less time than a file on disk.
 
-    They take less time than a file on disk. Inputs and results that fit are resident: test_predict.py streams them.
+    Inputs and results that fit are resident: test_predict.py streams them.
     """
     with pytest.MonkeyPatch.context() as patch:
-        search_with(patch, FEWEST)
-        patch.setattr(residency, "END_PART", 0)
-        patch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
+        search_first(patch.setattr)
         patch.setattr(disk_cache, "folder", lambda: None)
-        patch.setattr(os, "cpu_count", lambda: 1)  # processes of `explore` would search as usual
         yield
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a server for commands of this checkout, and of its copies."""
+    with serving(Path(__file__).parents[1]) as address:
+        yield address
 
 
 @pytest.fixture

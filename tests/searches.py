@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-
-import pytest
+from typing import TYPE_CHECKING, Protocol
 
 from cnncc.mapper import cached_search
 from cnncc.mapper.effort import Effort
+from cnncc.passes._scheduling import residency, smaller_budgets
+
+if TYPE_CHECKING:
+    import pytest
 
 SHORTEST = {"front_tiles": 0, "more": 1}
 SHORT = Effort(points=20, tiles=100, runs=2, streamed_points=10, streamed_tiles=100, patience=2, few_runs=2, **SHORTEST)
@@ -24,6 +28,23 @@ ENDLESS = Effort(
 def search_with(patch: pytest.MonkeyPatch, effort: Effort) -> None:
     """Have all searches but direct ones go on so long."""
     patch.setattr(cached_search, "USUAL", effort)
+
+
+class Setattr(Protocol):
+    """`setattr`, or that of a `pytest.MonkeyPatch`."""
+
+    def __call__(self, target: object, name: str, value: object, /) -> None: ...
+
+
+def search_first(setting: Setattr) -> None:
+    """Have all searches run the first candidate that they find, for values, which are right under any mapping.
+
+    Inputs and results that fit are resident. No process is started: it would search as usual.
+    """
+    setting(cached_search, "USUAL", FEWEST)
+    setting(residency, "END_PART", 0)
+    setting(smaller_budgets, "FIRST_SHARES", (8,))
+    setting(os, "cpu_count", lambda: 1)
 
 
 def forget() -> None:

@@ -42,10 +42,11 @@ def drawn(number: int) -> tuple[Chain, NestGroupPass]:
         chain = random_chain(rng, most_images=3, most_cols=16)
         first = int(rng.integers(0, len(chain.lines) - 1))
         end = int(rng.integers(first + 2, len(chain.lines) + 1))
-        if (width := chain.dims[end][3]) > 1:
+        _, _, height, width = chain.dims[end]
+        if width > 1:
             columns = int(rng.integers(max(1, width // 4), width))
             layers, rows, rowwise = chain.labels[first:end], int(rng.integers(1, 5)), bool(rng.integers(0, 2))
-            return chain, NestGroupPass(tuple(layers), rows, rowwise=rowwise, columns=columns)
+            return chain, NestGroupPass(tuple(layers), min(rows, height), rowwise=rowwise, columns=columns)
 
 
 def at_nest(chain: Chain, *groups: NestGroupPass) -> tuple[CompilerContext, ModuleOp]:
@@ -296,7 +297,8 @@ def test_a_schedule_file_has_strips(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "layers", "message"),
     [
-        (-1, ("l0", "l1"), "strips of -1 columns: columns is at least 1, or 0 for no strips"),
+        (-1, ("l0", "l1"), "strips of -1 columns: columns is 1 to 11, all of the last layer, 'l1', or 0 for no strips"),
+        (12, ("l0", "l1"), "strips of 12 columns: columns is 1 to 11"),
         (2, ("l0", "l2"), "is read by layer 'l1', too"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_cases import save
-from command_server import SHORT_SEARCHES, Command, serving
+from command_server import SHORT_SEARCHES, Command
 from examples import SEED, examples
 from test_bombs import model, node
 
@@ -25,19 +25,18 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Start]:
+def started(server: str) -> Start:
     """Starts a command in a folder, with a cache of its own. It is forked: what is killed is its work, not imports.
 
     `explore` searches as usual, because the processes that it starts do. It uses none for a single array that is left.
     """
-    with serving(ROOT) as address:
 
-        def start(folder: Path, *args: object) -> Command:
-            environment = {**os.environ, "CNNCC_CACHE": str(folder / "cache")}
-            environment |= {SHORT_SEARCHES: "1"} if args[0] != "explore" else {}
-            return Command(address, ROOT, [*map(str, args)], folder, environment)
+    def start(folder: Path, *args: object) -> Command:
+        environment = {**os.environ, "CNNCC_CACHE": str(folder / "cache")}
+        environment |= {SHORT_SEARCHES: "1"} if args[0] != "explore" else {}
+        return Command(server, ROOT, [*map(str, args)], folder, environment)
 
-        yield start
+    return start
 
 
 COMMANDS: Mapping[str, Callable[[Path, Path], tuple[object, ...]]] = {

@@ -235,6 +235,8 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     options = ["--batch", "1", "--schedule", str(tmp_path / "groups.toml")]
     files = ["-o", str(tmp_path / "net.cnb"), "--dump-dir", str(tmp_path / "ir")]
     assert "0 layer(s) mapped, 2 group(s) as" in done("compile", model, *options, *files).stdout
+    without = done("compile", model, *options, "--groups", "none", "-o", str(tmp_path / "none.cnb")).stdout
+    assert "0 layer(s) mapped as" in without
     done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
     program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
     assert np.array_equal(program, again)

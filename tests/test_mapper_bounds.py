@@ -40,6 +40,7 @@ from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, laye
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
 from cnncc.model.operand_traffic import operand_traffic
+from cnncc.model.routes import Nest
 from cnncc.model.timed_program import ARRAY, LOAD, busy_cycles
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -94,7 +95,7 @@ def check(
                 seen["no room"] += 1
                 continue
             schedule = layer_schedule(LayerPlan("", shape, mapping, residual, PREFETCHED), arch)
-            cycles, partial = schedule.cycles(arch), schedule.partial
+            cycles, partial = schedule.cycles(arch), Nest(shape, mapping).has_partial_sums()
             assert least <= cycles, (shape, arch, budget, at, plan, least, cycles)
             if in_plans:
                 counts_as_the_model(bound, budget, plan, LayerPlan("", shape, mapping, residual, PREFETCHED))

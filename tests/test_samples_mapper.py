@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import mapper
 import pytest
-from cli_cases import SAMPLES
 from click.testing import CliRunner
 from networks import SAMPLES as NETWORKS
 from networks.features import features
@@ -22,7 +19,6 @@ from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 from cnncc.util import terminal
 
-SCRIPT = SAMPLES / "reproduce" / "mapper.py"
 QUICK = ("--dataflow", "os", "--glb", "128")  # README.md has one with the whole search
 
 
@@ -132,7 +128,5 @@ def test_what_models_py_refuses_is_refused() -> None:
         ("--network vgg17", "No such command 'vgg17'"),
         ("--network resnet20 --image-size 7", "7 is not in"),
     ):
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), *options.split()], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+        result = CliRunner().invoke(mapper.main, options.split(), catch_exceptions=False)
+        assert result.exit_code == 1 and said in result.stderr and "Traceback" not in result.stderr

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
+import program_size
 import pytest
-from cli_cases import SAMPLES, conv_model, done, save
+from cli_cases import conv_model, done, save
+from click.testing import CliRunner
+from program_size import unfolded
 
 from cnncc.binary.container import load
 from cnncc.isa.assembly import assemble
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.traffic.counts import count_traffic
-
-sys.path.insert(0, str(SAMPLES))
-from program_size import unfolded
 
 TEXT = """
     load rows=2 cols=5 set_cols=2 extent1=3 extent3=4
@@ -74,11 +72,13 @@ def test_operations_are_those_of_every_iteration() -> None:
     assert one_by_one(program)["loads"] == 120 + 3 * 2 * 3 * 7
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_the_table_of_a_binary(tmp_path: Path) -> None:
     save(conv_model(), tmp_path / "net.onnx")
     done("compile", tmp_path / "net.onnx", "-o", tmp_path / "net.cnb", "--arch", "spatial-4x4")
-    script = [sys.executable, SAMPLES / "program_size.py", tmp_path / "net.cnb"]
-    table = subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()
+    result = CliRunner().invoke(program_size.main, [str(tmp_path / "net.cnb")], catch_exceptions=False)
+    assert result.exit_code == 0
+    table = result.stdout.splitlines()
     name, *cells = table[1].split()
     numbers = [float(cell.replace(",", "")) for cell in cells]
     binary = load(tmp_path / "net.cnb")
@@ -91,6 +91,5 @@ def test_the_table_of_a_binary(tmp_path: Path) -> None:
 
 def test_what_is_no_binary_is_said(tmp_path: Path) -> None:
     (tmp_path / "net.cnb").write_bytes(b"no")
-    script = [sys.executable, SAMPLES / "program_size.py", tmp_path / "net.cnb"]
-    result = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert result.returncode == 1 and "Traceback" not in result.stderr and "net.cnb" in result.stderr
+    result = CliRunner().invoke(program_size.main, [str(tmp_path / "net.cnb")], catch_exceptions=False)
+    assert result.exit_code == 1 and "Traceback" not in result.stderr and "net.cnb" in result.stderr

@@ -1,15 +1,20 @@
-"""samples/reproduce/tcpa.py: every figure that the paper states, by its equations and by programs."""
+"""samples/reproduce/tcpa.py: every figure that the paper states, by its equations and by programs.
+
+The figures are those of the table that docs/tcpa.md prints: one run serves the page and these tests.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 import tcpa
 import tcpa_programs
 from click.testing import CliRunner
+from documents import Checkout, follow
 
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
@@ -64,46 +69,77 @@ FIGURES = [
     ("PEs for 16 in all", "4 1 8 1 2", "4 1 8 1 2", "3 1 8 1 3", "--all"),
     ("  their throughput", 787.4, 787.4, 787.4, "--all"),
 ]
-MAPPED = "(2), compiler's mappings, "  # lines of searches, which are short here
+MAPPED = "(2), compiler's mappings, "  # lines of searches
 MACS, FC_MACS = 1_362_592, 7_840
+COLUMNS = ("paper", "calculus", "corrected", "measured")
+
+
+class Line(NamedTuple):
+    """A line of the table: what it is of, and its cells."""
+
+    what: str
+    unit: str
+    cells: tuple[str, ...]
+
+
+def lines_of(text: str) -> Iterator[Line]:
+    """The lines of the table in what docs/tcpa.md prints; notes have no unit. Each cell ends where its column does."""
+    table = text[text.index("Heidorn et al.") :].splitlines()[1:]
+    ends = [table[0].index(name) + len(name) for name in COLUMNS]
+    for line in table[1:]:
+        first = re.split(r"\s{2,}", line[: ends[0]].strip())
+        words = first if line[ends[0] - 1 : ends[0]].strip() == "" else first[:-1]
+        if len(words) > 1:
+            spans = zip((line[: ends[0]].rindex(words[-1]) + len(words[-1]), *ends), ends, strict=False)
+            yield Line(*words[-2:], tuple(line[start:end].strip() for start, end in spans))
 
 
 @pytest.fixture(scope="module")
-def printed(short_searches: None) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(tcpa.main, ["--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)["figures"]
+def printed(server: str, tmp_path_factory: pytest.TempPathFactory) -> list[Line]:
+    return list(lines_of(follow("docs/tcpa.md", Checkout.copied(tmp_path_factory.mktemp("tcpa"), server))))
 
 
-def cells(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["what"], row["paper"], row["calculus"], row["corrected"], row["measured"]
-
-
-def searched(rows: list[dict[str, Any]]) -> list[int]:
+def searched(rows: list[Line]) -> list[int]:
     """Where the lines of the compiler's mappings are: three for each preset."""
-    starts = [at for at, row in enumerate(rows) if row["what"].startswith(MAPPED)]
+    starts = [at for at, row in enumerate(rows) if row.what.startswith(MAPPED)]
     return [at + more for at in starts for more in range(3)]
 
 
-def test_tcpa_figures(printed: list[dict[str, Any]]) -> None:
+def test_tcpa_figures(printed: list[Line]) -> None:
     by_layer = [
         (what.format(name), *values)
         for what, columns in BY_LAYER.items()
         for name, *values in zip(NAMES, *columns, strict=True)
     ]
+    wanted = [(what.strip(), *map(tcpa.shown, cells)) for what, *cells in (*by_layer, *FIGURES)]
     left_out = searched(printed)
-    assert [cells(row) for at, row in enumerate(printed) if at not in left_out] == [*by_layer, *FIGURES]
+    assert [(row.what, *row.cells) for at, row in enumerate(printed) if at not in left_out] == wanted
 
 
-def test_tcpa_measures_the_compilers_mappings(printed: list[dict[str, Any]]) -> None:
+def test_tcpa_measures_the_compilers_mappings(printed: list[Line]) -> None:
     """No run has more products a cycle than the array. The mapper has more choice than Eq. 4, and lanes have sums of
     their own: below what the paper says of its two columns with 16 PEs, 55,664 and 63,504.
     """
     rows = [printed[at] for at in searched(printed)]
-    assert [row["what"].removeprefix(MAPPED) for row in rows[::3]] == ["tcpa-4x4", "tcpa-4x5"]
-    (small, small_all, rate), (large, large_all, _) = ([row["measured"] for row in rows[at : at + 3]] for at in (0, 3))
+    assert [row.what.removeprefix(MAPPED) for row in rows[::3]] == ["tcpa-4x4", "tcpa-4x5"]
+    assert [row.unit for row in rows] == ["cycles", "cycles", "fps"] * 2
+    measured = [float(row.cells[-1].replace(",", "")) for row in rows]
+    (small, small_all, rate), (large, large_all, _) = measured[:3], measured[3:]
     assert (MACS - FC_MACS) / 32 <= small < 55_664 and (MACS - FC_MACS) / 40 <= large < small
     assert small < small_all and large < large_all and rate == round(50_000_000 / small_all, 1)
+
+
+def test_tcpa_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows as in the table, with all that is known of each."""
+    rows = [tcpa.Figure("Eq. 1", "one", "cycles", 1_000, 2.5, "", "none", "why")]
+    asked = list[bool]()
+    monkeypatch.setattr(tcpa, "programs", lambda net, *, choose: asked.append(choose))
+    monkeypatch.setattr(tcpa, "figures", lambda net, ran: iter(rows))
+    for options in ([], ["--all"]):
+        result = CliRunner().invoke(tcpa.main, ["--json", *options], catch_exceptions=False)
+        (found,) = json.loads(result.stdout)["figures"]
+        assert tcpa.Figure(**found) == rows[0]
+    assert asked == [False, True]
 
 
 def test_tcpa_refuses_other_values(monkeypatch: pytest.MonkeyPatch) -> None:

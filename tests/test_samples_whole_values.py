@@ -92,6 +92,7 @@ def test_all_choices_one_by_one(seed: int) -> None:
     assert fewest_cycles(layers, values, arch) == one_by_one(layers, values, arch)
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_what_the_host_computes_is_there_for_nothing(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "a"], ["c"], name="c"),
@@ -109,6 +110,7 @@ def test_what_the_host_computes_is_there_for_nothing(tmp_path: Path) -> None:
     assert fewest_cycles(layers, values, with_glb(1)) == (256 + 256 + 128) // 8
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_values_of_a_network(tmp_path: Path) -> None:
     """Two branches and their concatenation, which is one value: 4 x 8 x 8 words in, 3 + 5 channels between, 2 out."""
     nodes = [

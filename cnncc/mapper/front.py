@@ -38,9 +38,10 @@ from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import Numbers, Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
+from cnncc.model.routes import Nest
 
 
 class _Points(NamedTuple):
@@ -312,9 +313,9 @@ class _Front:
         residual = self.budget.residual
         if not (is_legal(self.shape, mapping, residual) and fits_register_files(self.shape, self.arch, mapping)):
             return None
-        layer = LayerPlan("", self.shape, mapping, residual, PREFETCHED)
-        partial = layer_schedule(layer, self.arch).partial
+        partial = Nest(self.shape, mapping).has_partial_sums()
         if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
             return None
+        layer = LayerPlan("", self.shape, mapping, residual, PREFETCHED)
         cost = cost_of(self.shape, mapping, self.arch, residual, self.costs)
         return Tradeoff(mapping, layer_cycles(layer, self.arch), cost)

@@ -37,9 +37,10 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
+from cnncc.model.routes import Nest
 
 ALL = 1 << 39  # more cycles than any layer takes
 
@@ -191,11 +192,10 @@ class _Search:
         self.families.add(family)
         self.of_point[at] += 1
         self.runs += 1
-        layer = LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED)
-        partial = layer_schedule(layer, self.arch).partial
+        partial = Nest(self.shape, mapping).has_partial_sums()
         if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
-        cycles = layer_cycles(layer, self.arch)
+        cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
         insort(self.above[at.kind], cycles / bound)
         if cycles < self.limit:
             self.limit = 0 if self.effort.first else cycles

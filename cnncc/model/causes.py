@@ -328,7 +328,9 @@ class CauseTimeline:
             self.numbers, self.crossed = dict[tuple[int, str, int], int](), list[CauseRoot]()
             if self.mark <= self.now[0]:
                 self._number(self.now)
-            starts, tokens = (tuple([self._all_left(each) for each in some]) for some in (self.starts, self.tokens))
+            starts, tokens = (
+                tuple([self._all_left(each) if each else () for each in some]) for some in (self.starts, self.tokens)
+            )
             free, done = self._all_left(self.free), self._all_left(self.done)
             self.since += self.now[0]
             self._load(CauseState(starts, free, done, tokens, len(self.crossed)), self.crossed)
@@ -344,11 +346,11 @@ class CauseTimeline:
         (time, path), now, mark = point, self.now[0], self.mark
         if time <= mark:
             return time - now, self._origin(time, path)
-        pieces, crossing, since = list[tuple[str, int]](), point, time
-        while since > max(now, mark):
+        pieces, crossing, since, limit = list[tuple[str, int]](), point, time, max(now, mark)
+        while since > limit:
             assert isinstance(path, tuple)
             cause, cycles, rest = path
-            pieces.append((cause, min(cycles, since - max(now, mark))))
+            pieces.append((cause, min(cycles, since - limit)))
             crossing, since, path = (since, path), since - cycles, rest
         left: Path = self._origin(since, path) if mark > now else self._number(crossing)
         for cause, cycles in reversed(pieces):

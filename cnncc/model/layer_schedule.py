@@ -78,14 +78,10 @@ def machine(arch: Arch) -> TimelineMachine:
 
 
 class LayerSchedule(NamedTuple):
-    """The program of a layer with its `sync`. prefetched: its transfers in the layer before.
-
-    partial: whether there are partial sums in the GLB.
-    """
+    """The program of a layer with its `sync`. prefetched: its transfers in the layer before."""
 
     nodes: tuple[Node, ...]
     prefetched: tuple[Fetch, ...]
-    partial: bool = False
 
     def start(self, arch: Arch) -> TimelineState:
         """An idle machine before the layer, with all buffers free except those of prefetched operands."""
@@ -113,7 +109,7 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
     walk = ScheduleWalk(plan, arch, full)
-    return LayerSchedule((*walk.nodes(), wait), tuple(walk.prefetched), walk.partial)
+    return LayerSchedule((*walk.nodes(), wait), tuple(walk.prefetched))
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cnncc.dialects._mapping import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.errors import Refusal
-from cnncc.model.layer_shape import LayerShape
+from cnncc.model.layer_shape import LayerShape, whole
 from cnncc.model.register_files import lanes_used
 
 
@@ -160,6 +160,23 @@ class Nest:
             rows *= count if loop.on and summed else 1
             left[loop.dim] = size
         return rows
+
+    def has_partial_sums(self) -> bool:
+        """Whether some sums leave the PEs before they are whole, and wait in the GLB."""
+        return self._has_partial_sums(0, whole(self.shape.sizes), False, set())
+
+    def _has_partial_sums(self, depth: int, left: dict[str, int], in_parts: bool, seen: set[object]) -> bool:
+        """Inside `depth` loops. in_parts: whether loops outside take what is summed over in parts, one by one."""
+        if self.summed_over(depth, left) is not None:
+            return in_parts
+        loop, key = self.outer[depth], (depth, *left.values(), in_parts)
+        if key in seen:
+            return False
+        seen.add(key)
+        pieces = list(self.pieces(depth, left[loop.dim]))
+        if loop.dim in REDUCTION_DIMS:
+            in_parts = in_parts or len(pieces) > 1 or (pieces[0][0] > 1 and not loop.on)
+        return any(self._has_partial_sums(depth + 1, {**left, loop.dim: size}, in_parts, seen) for _, size, _ in pieces)
 
 
 def sums(terms: Sequence[RouteTerm]) -> set[int]:

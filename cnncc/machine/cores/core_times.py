@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cnncc.isa.table import CHANGING_SETTINGS
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, is_over_frames, run_frame
 from cnncc.machine.cores.programs import Core, Semaphore, wiring_of
 from cnncc.machine.cores.ring_rows import Pair, Ring, RingNotes, ring_peaks, ring_uses
@@ -31,6 +32,7 @@ from cnncc.machine.times.times import (
 )
 
 MANY = 1 << 62
+NOTED = (Kind.DESC, Kind.STEP, Kind.DMA)
 ENGINE_CAUSES = {"load": "channel_in", "commit": "channel_out"}
 
 
@@ -92,6 +94,7 @@ class CoreTimes(CoreWalk[int]):
         super().__init__(core, tokens, all_loops=timeline is not None, seen=settings | uses.keys())
         self.rings = RingNotes(uses)
         self.timeline = timeline
+        self._noted = uses.keys() | {leaf.index for leaf, _ in core.leaves if leaf.instruction.spec.kind in NOTED}
         self.simulation = simulation
         self.piece = TimedPiece(simulation, start_state(core.arch), 0)
         self.latency = core.arch.cores.latency_cycles
@@ -129,12 +132,14 @@ class CoreTimes(CoreWalk[int]):
     def _note(self, leaf: Leaf) -> None:
         """Note what decides which frame a transfer belongs to (CORE-8), and when results are in DRAM."""
         inst = leaf.instruction
-        self.rings.set(inst)
-        if leaf.index in self.rings.uses:
-            self.rings.note(leaf, self.index, self.piece.clock.last_done(inst.spec.engine))
         if self.timeline is not None and (engine := inst.spec.engine) in ENGINES:
             run = self.piece.clock.last_run(engine)
             self.timeline.append(EngineRun(self.core.number, engine, leaf.index, inst.spec.name, *run))
+        if leaf.index not in self._noted:
+            return
+        self.rings.set(inst)
+        if leaf.index in self.rings.uses:
+            self.rings.note(leaf, self.index, self.piece.clock.last_done(inst.spec.engine))
         match inst.spec.name:
             case "desc":
                 self._rows.pop(inst.number("id"), None)

@@ -29,6 +29,21 @@ class CoreWait(NamedTuple):
     giver: int
 
 
+class SharedUse(NamedTuple):
+    """The shared semaphores that an instruction takes from and gives to at some time."""
+
+    taken: Sequence[Semaphore]
+    given: Sequence[Semaphore]
+
+    @classmethod
+    def of(cls, instruction: Instruction, core: int, wiring: Wiring) -> SharedUse:
+        """Of an instruction of a core."""
+        taken, given = ([(core, number) for number in tokens_of(instruction, each)] for each in ("take", "give"))
+        return cls(
+            [each for each in taken if each in wiring.sources], [each for each in given if each in wiring.shared]
+        )
+
+
 class Deadlock(Trap):
     """No core can go on: those that wait."""
 
@@ -101,6 +116,8 @@ class CoreWalk(ABC, Generic[T]):
     ) -> None:
         """seen: the instructions that have to be seen each time."""
         self.core, self.tokens, self._all_loops, self._seen = core, tokens, all_loops, seen
+        uses = {leaf.index: SharedUse.of(leaf.instruction, core.number, tokens.wiring) for leaf, _ in core.leaves}
+        self._uses = {index: use for index, use in uses.items() if use.taken or use.given}
         self.index = [0] * LOOP_REGISTERS
         self.first = self.last = ALL_LOOPS
         self.at: Leaf | None = None
@@ -158,23 +175,14 @@ class CoreWalk(ABC, Generic[T]):
         inst = leaf.instruction
         if leaf.index in self._seen:
             return True
-        return self._uses_tokens(leaf) or (inst.spec.kind is Kind.DMA and inst.text("direction") == "out")
-
-    def _uses_tokens(self, leaf: Leaf) -> bool:
-        return bool(self._shared(leaf, "take") or self._shared(leaf, "give"))
-
-    def _shared(self, leaf: Leaf, action: str) -> Sequence[Semaphore]:
-        """The shared semaphores that an instruction takes from (gives to) at some time."""
-        wiring = self.tokens.wiring
-        ours = [(self.core.number, number) for number in tokens_of(leaf.instruction, action)]
-        return [each for each in ours if each in (wiring.sources if action == "take" else wiring.shared)]
+        return leaf.index in self._uses or (inst.spec.kind is Kind.DMA and inst.text("direction") == "out")
 
     def _nodes(self, nodes: Sequence[Node]) -> Iterator[None]:
         for node in nodes:
             if isinstance(node, LoopNode) and node.first in self._walked:
                 yield from self._loop(node)
-            elif isinstance(node, Leaf) and self._uses_tokens(node):
-                yield from self._leaf(node)
+            elif isinstance(node, Leaf) and (use := self._uses.get(node.index)):
+                yield from self._leaf(node, use)
             else:
                 self.run_node(node)
 
@@ -199,11 +207,9 @@ class CoreWalk(ABC, Generic[T]):
         self.frames = None if over_frames else self.frames
         self.end_loop(loop)
 
-    def _leaf(self, leaf: Leaf) -> Iterator[None]:
-        inst = leaf.instruction
-        taken = self._shared(leaf, "take")
+    def _leaf(self, leaf: Leaf, use: SharedUse) -> Iterator[None]:
+        inst, (taken, given) = leaf.instruction, use
         taken = taken if taken and holds(inst.when("take_when"), self.first) else ()
-        given = self._shared(leaf, "give")
         given = given if inst.spec.kind is Kind.SIGNAL or (given and holds(inst.when("give_when"), self.last)) else ()
         self.at, self.wanted = leaf, taken
         yield
