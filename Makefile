@@ -19,8 +19,9 @@ types: .venv/.installed-dev
 pytest: .venv/.installed-dev
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# The drawn tests with ten times the examples, and new ones in each run; tests/examples.py says what the two names mean.
-test-long: export CNNCC_EXAMPLES := $(or $(CNNCC_EXAMPLES),10)
+# The drawn tests with 25 times the examples, new ones in each run, and whole grids. tests/examples.py says what the two
+# names mean.
+test-long: export CNNCC_EXAMPLES := $(or $(CNNCC_EXAMPLES),25)
 test-long: export CNNCC_SEED := $(or $(CNNCC_SEED),$(shell date +%s))
 test-long: .venv/.installed-dev
 	@echo "this run again: make test-long CNNCC_EXAMPLES=$$CNNCC_EXAMPLES CNNCC_SEED=$$CNNCC_SEED"

@@ -109,6 +109,7 @@ class NestGroupPass(ModulePass):
         try:
             self._check(labels)
             layers = _in_order(op, labels)
+            self._check_sizes(layers[-1])
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
             places = [labels.index(label_of(layer)) for layer in layers]
             if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
@@ -132,15 +133,24 @@ class NestGroupPass(ModulePass):
     def _check(self, labels: Sequence[str]) -> None:
         if len(set(labels)) < max(2, len(labels)):
             raise Refusal(f"{len(set(labels))} layers: a group has two or more, each once")
-        if self.rows < 1:
-            raise Refusal(f"stripes of {self.rows} rows: rows is at least 1")
-        if self.columns < 0:
-            raise Refusal(f"strips of {self.columns} columns: columns is at least 1, or 0 for no strips")
         for name, numbers in (("delays", self.delays), ("keeps", self.keeps)):
             if len(numbers) not in (0, len(labels)):
                 raise Refusal(
                     f"{name} has {len(numbers)} numbers for {len(labels)} layers: one for each, or leave it out"
                 )
+
+    def _check_sizes(self, last: LayerOp) -> None:
+        """Stripes and strips are parts of the last layer's result. Raises Refusal."""
+        _, _, height, width = image_shape(last.result.type)
+        if not 1 <= self.rows <= height:
+            raise Refusal(
+                f"stripes of {self.rows} rows: rows is 1 to {height}, all of the last layer, '{label_of(last)}'"
+            )
+        if not 0 <= self.columns <= width:
+            raise Refusal(
+                f"strips of {self.columns} columns: columns is 1 to {width}, all of the last layer, "
+                f"'{label_of(last)}', or 0 for no strips"
+            )
 
     def _planned(
         self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int], others: Sequence[LayerOp]

@@ -29,7 +29,17 @@ from warm_modules import WarmModules
 FIRST = ("numpy", "onnx.helper", "onnxruntime", "xdsl.xdsl_opt_main", "hypothesis", "filecheck.matcher", "click")
 MOST_BYTES = 6 << 30
 # In a process without others of pytest-xdist, which leaves nothing behind. Hypothesis was imported before pytest looks.
-OPTIONS = ("-q", "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning")
+OPTIONS = (
+    "-q",
+    "--tb=no",
+    "-p",
+    "no:xdist",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:hypothesispytest",
+    "-Wignore::pytest.PytestAssertRewriteWarning",
+)
 KILLED = -1  # a run that took more than its seconds of CPU
 
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -11,8 +12,11 @@ from pathlib import Path
 # Tests run side by side, one on each core, and so do the commands that they start: numpy's threads would wait for those
 # of the others (a matrix product of 0.1 ms takes 15 ms then). numpy reads it when it is first imported.
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
-# Hundreds of commands: each would compile all modules by itself, for 0.4 s.
+# Hundreds of commands: each would compile all modules by itself, for 0.4 s. Each process of tests would rewrite the
+# assertions of all tests and of hypothesis, for 7 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How many examples the drawn tests try, and which ones: the two knobs of them all.
+"""How many examples the drawn tests try, how many cases of large grids run, and which ones: the two knobs of them all.
 
     pytest tests/test_reuse.py                                     the same examples in every run
     CNNCC_EXAMPLES=10 pytest tests/test_reuse.py                   ten times as many
@@ -10,6 +10,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from typing import TypeVar
 
 from hypothesis import core, settings
 
@@ -17,10 +20,28 @@ FACTOR = float(os.environ.get("CNNCC_EXAMPLES", "1"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
 OF_HYPOTHESIS = 100  # where a test does not say how many
 
+T = TypeVar("T")
+
 
 def examples(number: int) -> int:
     """How many examples a test tries that tries `number` in a usual run."""
     return max(1, round(number * FACTOR))
+
+
+def covering(size: int, cases: Iterable[T], values: Callable[[T], Iterable[object]] = tuple) -> list[T]:
+    """Cases in which any `size` values of parameters meet that meet in one of `cases`; in a long run all of them.
+
+    Of 3 x 4 x 5 cases size 1 takes 5, in which each value occurs, and size 2 about 20, in which each pair does.
+    """
+    every = list(cases)
+    if FACTOR > 1:
+        return every
+    meet = [set(combinations(enumerate(map(repr, values(case))), size)) for case in every]
+    left, chosen = set[object]().union(*meet), list[int]()
+    while left:
+        chosen.append(max(range(len(every)), key=lambda number: len(meet[number] & left)))
+        left -= meet[chosen[-1]]
+    return [every[number] for number in sorted(chosen)]
 
 
 def tell_hypothesis() -> None:

@@ -98,16 +98,14 @@ def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:
 
 
 def test_least_costs_hold_for_all_fronts() -> None:
-    """The bounds of the checker are not above any mapping that is known, nor above those of the mapper."""
+    """The bounds of the checker are not above those of the mapper, and these not above what is known (test_fronts)."""
     for task in tasks():
         for name in ("words", "energy"):
             prices = Objective(name).prices(task.arch)
             assert replace(prices_of(name, ARCH), unit="") == replace(prices.costs, unit="")
-            result = replace(task, prices=prices).search()
             least = COSTS[name](task.shape, ARCH, task.budget)
             known = least_cost.least_cost(task.shape, ARCH, task.budget, prices.costs)
             assert least <= known * (1 + 1e-12)
-            assert result is None or known <= result.front[0].cost * (1 + 1e-12)
             assert least > 0.5 * known
 
 

@@ -66,7 +66,7 @@ def test_cli_foreign_binary(kind: str, folder: Path) -> None:
         assert "bad.cnb" in refuses(folder, *args)
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_cli_binary_with_one_wrong_byte(made: Path, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray((made / "net.cnb").read_bytes())

@@ -98,7 +98,7 @@ def small_cases(draw: st.DrawFn) -> Small:
     return Small("mac", draw(st.integers(1, 2)), group * k, c, image, window, draw(st.integers(0, 99)))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(small_cases())
 def test_cnn_schemes_partition_keeps_the_sums(case: Small) -> None:
     check(case, "spatial-4x4", levels=False)

@@ -18,8 +18,8 @@ Covered are convolutions and pools (max, sum) with
     the rest     images of 5 to 19 rows and columns, 1 and 2 of them; zero points; with and without a scale; a GLB that
                  holds the weights, or slices of them
 
-once by one (GRID), every two values of two parameters together, and at random. Not here: activations that do not fit
-the GLB (test_glb_blocks.py).
+once by one (GRID), every two values of two parameters together, and at random. A usual run has cases of GRID in which
+each value occurs. Not here: activations that do not fit the GLB (test_glb_blocks.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import FACTORS, Case, all_pairs, every_pair, pairs_of, random_layers
-from examples import examples
+from examples import FACTOR, covering, examples
 from hypothesis import HealthCheck, example, given, settings
 from nest_cases import layer_of
 from searches import FEWEST, search_with
@@ -197,76 +197,11 @@ GRID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", GRID, ids=lambda case: "-".join(
+@pytest.mark.parametrize("case", covering(1, GRID, lambda case: asdict(case).values()), ids=lambda case: "-".join(
     f"{name}={value}".replace(" ", "") for name, value in asdict(case).items() if value != getattr(Case(), name)
 ))  # fmt: skip
 def test_grid(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
-
-
-SLICED = Case(c=17, k=16)
-WRITTEN = [
-    # What the mapper's mappings have in a small GLB alone: slices in one buffer, parameters in slices.
-    (SLICED, "k':4 > weight@glb > params@glb > h':4 > w':4 > [h''||4@rows w''||4@cols] > c > {s > r > k''}"),
-    (SLICED, "k':4 > weight@glb*2 > params@glb*2 > h':4 > w':4 > [h''||4@rows w''||4@cols] > c > {s > r > k''}"),
-    (SLICED, "params@glb > h':4 > w':4 > k':4 > [h''||4@rows w''||4@cols] > c':5 > weight@glb > c'' > {s > r > k''}"),
-    (Case(kind="add", k=17), "k':6 > params@glb > w':4 > [k'':3||2@rows w''||4@cols] > h > {k''' > s > r}"),
-    (Case(kind="add", k=17), "k':6 > params@glb*2 > w':4 > [k'':3||2@rows w''||4@cols] > h > {k''' > s > r}"),
-    # Weights and block-distributed loops, or the ifmap, held in register files, with partial sums and without.
-    (Case(c=5, k=6), "k':2 > c':2 > [h':3||2@rows w':3||2@cols] > weight@rf*2 > h'' > w'' > ifmap@rf*2 > "
-                     "{s > c'' > r > k''}"),
-    (Case(c=1, k=6, n=2), "n > k':2 > [h':3||2@rows w':3||2@cols] > weight@rf*2 > h'' > ifmap@rf*2 > "
-                          "{w'' > s > r > k''}"),
-    (Case(c=5, k=7), "h':4 > w':4 > c':2 > [h''||4@rows w''||4@cols] > ifmap@rf*2 > k':2 > weight@rf*2 > "
-                     "{s > c'' > r > k''}"),
-    # Depthwise, with several channels in a PE.
-    (Case(c=1, k=6, group="each"), "k':4 > h':4 > w':4 > [h''||4@rows w''||4@cols] > {k'' > s > r}"),
-    # Pixels of one macro-instruction whose windows share columns that lie apart.
-    (Case(c=3, dilation=(1, 2), image=(7, 11)), "h':4 > w':6 > [h''||4@rows w'':2||3@cols] > c > r > {w''' > s > k}"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("case", "text"), WRITTEN, ids=range(len(WRITTEN)))
-def test_grid_of_written_mappings(case: Case, text: str, tmp_path: Path) -> None:
-    check(case, tmp_path, written(text, tmp_path))
-
-
-def written(text: str, folder: Path) -> str:
-    """A schedule file with a mapping of the layer."""
-    (folder / "written.toml").write_text(f'["layer"]\nmapping = "{text}"\n')
-    return str(folder / "written.toml")
-
-
-PARTS = 8
-
-
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_pair_of_values(part: int, tmp_path: Path) -> None:
-    """By output stationary mappings; by those of any form that users get, where these are others."""
-    for case in every_pair()[part::PARTS]:
-        stationary, arch_file = check(case, tmp_path), tmp_path / "array.toml"
-        best = scheduled(case, str(arch_file), dataflow="auto")
-        if best[2] != stationary:
-            check_run(case, *run_scheduled(case, arch_file, best))
-
-
-def test_every_pair_is_there() -> None:
-    """A pair that says nothing is none: the groups of a pool, the scale of a maximum."""
-    found: set[frozenset[tuple[str, object]]] = set()
-    for case in every_pair():
-        point = asdict(case)
-        point["height"], point["width"] = point.pop("image")
-        found |= pairs_of({name: point[name] for name in FACTORS})
-    assert set(all_pairs()) == found
-
-
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(case=random_layers())
-@example(case=Case(stride=(2, 1), kernel=(2, 2), image=(5, 19), array=(2, 2), files="small"))
-def test_random_layers(case: Case, tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        search_with(patch, FEWEST)
-        check(case, tmp_path)
 
 
 def kinds(case: Case, mapping: Mapping) -> set[str]:
@@ -292,13 +227,45 @@ def kinds(case: Case, mapping: Mapping) -> set[str]:
     return seen
 
 
-def test_the_grid_has_every_kind_of_mapping(tmp_path: Path) -> None:
+# Mappings of each kind, with those below.
+KINDS = [
+    Case(kernel=(1, 7), array=(3, 5), image=(11, 12)),
+    Case(group="two", array=(2, 4), image=(5, 5)),
+    Case(group="two", array=(2, 4)),
+    Case(group="each", kernel=(2, 2), c=1, k=17, pad="same"),
+    Case(group="pairs", kernel=(1, 1), c=1, k=17),
+    Case(group="each", c=1, dilation=(2, 2), stride=(2, 1), pad="asymmetric", array=(8, 3)),
+    Case(group="each", c=2, k=16, array=(8, 8)),
+    Case(group="three", c=17, k=16, glb=0, stride=(2, 1), zero=-7),
+]
+
+SLICED = Case(c=17, k=16)
+WRITTEN = [
+    # What the mapper's mappings have in a small GLB alone: slices in one buffer, parameters in slices.
+    (SLICED, "k':4 > weight@glb > params@glb > h':4 > w':4 > [h''||4@rows w''||4@cols] > c > {s > r > k''}"),
+    (SLICED, "k':4 > weight@glb*2 > params@glb*2 > h':4 > w':4 > [h''||4@rows w''||4@cols] > c > {s > r > k''}"),
+    (SLICED, "params@glb > h':4 > w':4 > k':4 > [h''||4@rows w''||4@cols] > c':5 > weight@glb > c'' > {s > r > k''}"),
+    (Case(kind="add", k=17), "k':6 > params@glb > w':4 > [k'':3||2@rows w''||4@cols] > h > {k''' > s > r}"),
+    (Case(kind="add", k=17), "k':6 > params@glb*2 > w':4 > [k'':3||2@rows w''||4@cols] > h > {k''' > s > r}"),
+    # Weights and block-distributed loops, or the ifmap, held in register files, with partial sums and without.
+    (Case(c=5, k=6), "k':2 > c':2 > [h':3||2@rows w':3||2@cols] > weight@rf*2 > h'' > w'' > ifmap@rf*2 > "
+                     "{s > c'' > r > k''}"),
+    (Case(c=1, k=6, n=2), "n > k':2 > [h':3||2@rows w':3||2@cols] > weight@rf*2 > h'' > ifmap@rf*2 > "
+                          "{w'' > s > r > k''}"),
+    (Case(c=5, k=7), "h':4 > w':4 > c':2 > [h''||4@rows w''||4@cols] > ifmap@rf*2 > k':2 > weight@rf*2 > "
+                     "{s > c'' > r > k''}"),
+    # Depthwise, with several channels in a PE.
+    (Case(c=1, k=6, group="each"), "k':4 > h':4 > w':4 > [h''||4@rows w''||4@cols] > {k'' > s > r}"),
+    # Pixels of one macro-instruction whose windows share columns that lie apart.
+    (Case(c=3, dilation=(1, 2), image=(7, 11)), "h':4 > w':6 > [h''||4@rows w'':2||3@cols] > c > r > {w''' > s > k}"),
+]  # fmt: skip
+
+
+def test_grid_of_kinds_of_mappings(tmp_path: Path) -> None:
     """Weights whole and in slices, reductions over c and over r, remainders in space, sets side by side, groups."""
     seen: set[str] = set()
-    for case, text in [*((case, "") for case in GRID), *WRITTEN]:
-        (tmp_path / "array.toml").write_text(case.arch_text())
-        schedule = written(text, tmp_path) if text else None
-        seen |= kinds(case, scheduled(case, str(tmp_path / "array.toml"), schedule)[2])
+    for case, text in [*((case, "") for case in KINDS), *WRITTEN]:
+        seen |= kinds(case, check(case, tmp_path, written(text, tmp_path) if text else None))
     wanted = {f"{dim} time" for dim in "nkhwcrs"} | {"k rows", "h rows", "k cols", "w cols"}
     wanted |= {f"{loop} with a rest" for loop in ("k time", "h time", "w time", "c time", "r time", "s time", "k rows")}
     wanted |= {
@@ -311,6 +278,43 @@ def test_the_grid_has_every_kind_of_mapping(tmp_path: Path) -> None:
     wanted |= {f"channelwise {loop}" for loop in ("k time", "k rows", "k cols", "c time", "r time", "in a PE")}
     wanted |= {f"{operand} in slices, {count} at a time" for operand in ("weight", "params") for count in (1, 2)}
     assert wanted | {"weight in slices of c, 1 at a time"} <= seen, sorted(seen)
+
+
+def written(text: str, folder: Path) -> str:
+    """A schedule file with a mapping of the layer."""
+    (folder / "written.toml").write_text(f'["layer"]\nmapping = "{text}"\n')
+    return str(folder / "written.toml")
+
+
+PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_pair_of_values(part: int, tmp_path: Path) -> None:
+    """By mappings of any form, as users get them; in a long run by output stationary ones, too."""
+    for case in every_pair()[part::PARTS]:
+        mapping = check(case, tmp_path, dataflow="auto")
+        if FACTOR > 1 and (other := scheduled(case, str(tmp_path / "array.toml")))[2] != mapping:
+            check_run(case, *run_scheduled(case, tmp_path / "array.toml", other))
+
+
+def test_every_pair_is_there() -> None:
+    """A pair that says nothing is none: the groups of a pool, the scale of a maximum."""
+    found: set[frozenset[tuple[str, object]]] = set()
+    for case in every_pair():
+        point = asdict(case)
+        point["height"], point["width"] = point.pop("image")
+        found |= pairs_of({name: point[name] for name in FACTORS})
+    assert set(all_pairs()) == found
+
+
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=random_layers())
+@example(case=Case(stride=(2, 1), kernel=(2, 2), image=(5, 19), array=(2, 2), files="small"))
+def test_random_layers(case: Case, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        search_with(patch, FEWEST)
+        check(case, tmp_path)
 
 
 def test_results_are_of_all_kinds() -> None:

@@ -33,7 +33,7 @@ def computed(case: CoreCase, order: Order) -> np.ndarray:
     return nest.evaluate(case.module, case.ctx.weights, [case.frames], order=order)[0][0]
 
 
-@pytest.mark.parametrize("number", range(examples(16)))
+@pytest.mark.parametrize("number", range(examples(8)))
 def test_cores_compute_what_their_layers_do_in_any_order(number: int) -> None:
     case = core_case(number, SEED)
     case.module.verify()
@@ -105,7 +105,7 @@ def plain_chain(rng: np.random.Generator) -> Chain:
     return Chain(groups, links, image_tokens(groups[0], [Reader(0, reads[0])], image), 1)
 
 
-@pytest.mark.parametrize("number", range(examples(200)))
+@pytest.mark.parametrize("number", range(examples(80)))
 def test_the_fewest_rows_of_every_channel_are_exactly_those_with_which_the_chain_goes_on(number: int) -> None:
     chain = plain_chain(np.random.default_rng([SEED, number]))
     if not all(link.full.takes for link in chain.links):

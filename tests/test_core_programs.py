@@ -41,7 +41,7 @@ from cnncc.passes.nest_cores import NestCoresPass
 from cnncc.proof.claim import Claim
 from cnncc.proof.proof import prove
 
-EXAMPLES = examples(12)
+EXAMPLES = examples(8)
 FRAMES = 3
 PLACES = {
     1: ("2x3@1,1",),

@@ -125,12 +125,13 @@ def test_a_network_under_each_dataflow_and_a_mix(tmp_path: Path) -> None:
     mix = ("--schedule", tmp_path / "mix.toml")
     outputs: set[bytes] = set()
     programs: set[str] = set()
-    for options in ((), *(("--dataflow", name) for name in DATAFLOWS), mix, (*mix, "--dataflow", "ws")):
+    some = ("os", "rs", "nlr", "inter")  # of layers, all: test_every_layer_under_every_dataflow
+    for options in ((), *(("--dataflow", name) for name in some), mix, (*mix, "--dataflow", "ws")):
         done("compile", LENET, "--batch", 1, "--calibrate", CALIBRATION, "-o", tmp_path / "a.cnb", *options)
         done("run", tmp_path / "a.cnb", "--input", tmp_path / "one.npz", "--output", tmp_path / "y.npz")
         outputs.add((tmp_path / "y.npz").read_bytes())
         programs.add(done("disasm", tmp_path / "a.cnb").stdout)
-    assert len(outputs) == 1 and len(programs) == 3 + len(DATAFLOWS)
+    assert len(outputs) == 1 and len(programs) == 3 + len(some)
     said = done("verify", LENET, "--batch", 1, "--dataflow", "ws").stdout
     assert re.search(r"^all \d+ steps agree \(calibration changes no value\)$", said, re.MULTILINE)
     assert done("check", LENET, "--batch", 1, "--dataflow", "is", *mix).exit_code == 0

@@ -50,7 +50,7 @@ from cnncc.passes._programs.layer_transfers import is_one_slice
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.prefetch import prefetchable
 
-EXAMPLES = examples(60)
+EXAMPLES = examples(24)
 PARTS = 2
 LANES = 4
 Random = np.random.Generator

@@ -30,8 +30,10 @@ def drawn(number: int) -> tuple[Chain, NestGroupPass]:
         first = int(rng.integers(0, len(chain.lines) - 1))
         end = int(rng.integers(first + 2, len(chain.lines) + 1))
         if any("cnn.add" in line for line in chain.lines[first:end]):
-            columns = 0 if number % 3 else int(rng.integers(1, 6))
-            return chain, NestGroupPass(tuple(chain.labels[first:end]), int(rng.integers(1, 5)), columns=columns)
+            _, _, height, width = chain.dims[end]
+            columns = 0 if number % 3 else min(int(rng.integers(1, 6)), width)
+            rows = min(int(rng.integers(1, 5)), height)
+            return chain, NestGroupPass(tuple(chain.labels[first:end]), rows, columns=columns)
 
 
 @pytest.mark.parametrize("number", range(examples(12)))

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import CALIBRATION, LENET, SAMPLES, done, invoke, refused
+from cli_cases import CALIBRATION, LENET, done, invoke, refused
 from drawn import compiled_at_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_group_programs import network_file
 from textbook_dataflows import TEXTBOOK
 
 from cnncc.binary.container import load, save
@@ -61,7 +62,7 @@ def of_run(estimate: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_estimate_is_what_run_counts(model: str, options: tuple[str, ...], tmp_path: Path) -> None:
-    source = (SAMPLES / "models" / f"{model}.onnx", "--batch", 1)
+    source = (network_file(model, tmp_path), "--batch", 1)
     done("compile", *source, *options, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
     counted = run(tmp_path / "net.cnb")
     estimate = estimated(*source, *options)

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, conv_model, done, refused, refuses, save, snapshot
+from cli_cases import CALIBRATION, LENET, build, conv_model, done, noise, refused, refuses, save, snapshot
+from onnx import helper
 from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
@@ -44,11 +45,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
-    # A search for each two, an evaluation for each.
-    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4", "--dataflow", "os")
-    whole, ended, model = tmp_path / "whole", tmp_path / "ended", save(conv_model(), tmp_path / "net.onnx")
+    # A search for each eight, an evaluation for each.
+    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:8", "--objective", "cycles", "--slack", 0, "--dataflow", "os")
+    whole, ended = tmp_path / "whole", tmp_path / "ended"
+    nodes, arrays = [helper.make_node("Conv", ["x", "w"], ["y"], name="c")], {"w": noise(1, 2, 3, 1, 1)}
+    model = save(build(nodes, {"x": (1, 3, 5, 4)}, ["y"], arrays), tmp_path / "net.onnx")
     printed = done("explore", model, *vary, "-j", 1, "-o", whole).stdout
-    command = [sys.executable, "-m", "cnncc", "explore", str(model), *vary, "-j", "2", "-o", str(ended)]
+    command = [sys.executable, "-m", "cnncc", "explore", str(model), *map(str, vary), "-j", "2", "-o", str(ended)]
     file = ended / "explore.jsonl"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
     while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 2):

@@ -15,7 +15,7 @@ import pytest
 from cli_cases import SAMPLES
 from examples import SEED, examples
 from group_cases import PRESETS, Chain, random_chain, turn
-from test_group_programs import checked, program_of, raced
+from test_group_programs import checked, program_of
 from xdsl.parser import Parser
 
 from cnncc.arch.model import arch_text, load_arch
@@ -27,6 +27,7 @@ from cnncc.driver.program_parts import predicted_counters
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_program import of_model
+from cnncc.machine.races import races
 from cnncc.mapper.objective import OBJECTIVES, Objective
 from cnncc.passes._scheduling import decision
 from cnncc.passes._scheduling.group_choice import GroupChoice, MappedLayers, paths
@@ -102,6 +103,11 @@ class AnyGroups(GroupChoice):
             self.beside = before
 
 
+def have_no_races(compilation: Compilation) -> bool:
+    """At any times; that plain machines see none at theirs, either, is tested of groups by hand."""
+    return races(program_of(compilation), compilation.settings.arch)[0] == []
+
+
 def made_as_planned(compilation: Compilation, groups: Sequence[LayerGroup]) -> bool:
     """Whether `nest-group` has made just the groups that were chosen: loads, stripes, delays, rings and nests."""
     made = [group_layers(op) for op in compilation.module.walk() if isinstance(op, GroupOp)]
@@ -132,7 +138,7 @@ def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, mon
             groups, loads = groups + len(chosen), loads + sum(len(group.loads) for group in chosen)
             assert made_as_planned(compilation[0], chosen), number
             checked(*compilation)
-            assert not chosen or raced(*compilation, program_of(compilation[0])) == [], number
+            assert not chosen or have_no_races(compilation[0]), number
     assert (groups and loads) or kind is GroupChoice
 
 
@@ -159,14 +165,14 @@ def test_drawn_networks_in_strips(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return choices[-1]
 
     monkeypatch.setattr(decision, "GroupChoice", choose)
-    for number in range(examples(6)):
+    for number in range(examples(4)):
         if not (compilation := drawn_narrow(number, tmp_path)):
             continue
         choice = choices[-1]
         strips += sum(len(group.strips) for group in choice.groups)
         assert made_as_planned(compilation[0], choice.groups), number
         checked(*compilation)
-        assert not choice.groups or raced(*compilation, program_of(compilation[0])) == [], number
+        assert not choice.groups or have_no_races(compilation[0]), number
     assert strips > 1
 
 
@@ -283,6 +289,7 @@ def test_a_certificate_claims_no_proof_of_a_group(small: str, tmp_path: Path) ->
             list(check(DEPTHWISE, file, options, silent))
 
 
+@pytest.mark.usefixtures("short_searches")
 @pytest.mark.parametrize(("name", "slack"), [("cycles", 0.0), ("cycles", 0.05), ("energy", 0.0), ("words", 0.0)])
 def test_groups_are_never_worse(name: str, slack: float, tmp_path: Path) -> None:
     """By the objective."""

@@ -54,7 +54,7 @@ from cnncc.proof.proof import prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
-EXAMPLES = examples(40)
+EXAMPLES = examples(20)
 REFUSED = (
     "leave one of them out",
     "waits for no transfer",
@@ -235,6 +235,8 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     options = ["--batch", "1", "--schedule", str(tmp_path / "groups.toml")]
     files = ["-o", str(tmp_path / "net.cnb"), "--dump-dir", str(tmp_path / "ir")]
     assert "0 layer(s) mapped, 2 group(s) as" in done("compile", model, *options, *files).stdout
+    without = done("compile", model, *options, "--groups", "none", "-o", str(tmp_path / "none.cnb")).stdout
+    assert "0 layer(s) mapped as" in without
     done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
     program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
     assert np.array_equal(program, again)
@@ -295,7 +297,7 @@ def with_resident_ends(number: int) -> tuple[Compilation, Chain] | None:
     return drawn_program(number, "spatial-4x4")
 
 
-@pytest.mark.parametrize("number", range(examples(12)))
+@pytest.mark.parametrize("number", range(examples(6)))
 def test_groups_have_no_races(number: int) -> None:
     done = with_resident_ends(number)
     assert done is None or raced(*done, program_of(done[0])) == []

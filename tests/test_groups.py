@@ -18,7 +18,7 @@ from cnncc.passes._scheduling.stripes import with_least_rings, with_least_rows
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_group import NestGroupPass
 
-EXAMPLES = examples(60)
+EXAMPLES = examples(30)
 
 
 def grouped(
@@ -50,7 +50,7 @@ def drawn(number: int) -> tuple[Chain, int, list[str], bool, int]:
     first = int(rng.integers(0, len(chain.lines) - 1))
     end = int(rng.integers(first + 2, len(chain.lines) + 1))
     rows, slack, rowwise = int(rng.integers(1, 5)), int(rng.integers(0, 2)), bool(rng.integers(0, 2))
-    return chain, rows, chain.labels[first:end], rowwise, slack
+    return chain, min(rows, chain.dims[end][2]), chain.labels[first:end], rowwise, slack
 
 
 def computed(ctx: CompilerContext, module: ModuleOp, chain: Chain) -> np.ndarray:

@@ -48,7 +48,7 @@ from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.work_limit import PER_INSTRUCTION
 from cnncc.util.npz import read_npz
 
-MANY_WORDS, MANY_MUTANTS, MANY_CORES = examples(800), examples(100), examples(200)
+MANY_WORDS, MANY_MUTANTS, MANY_CORES = examples(300), examples(40), examples(80)
 MEASURED = FACTOR >= 10
 WORK, STEPS = 1 << 24, 1 << 13
 MOST_S, MOST_MB = 1.0, 200.0

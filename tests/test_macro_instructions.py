@@ -73,7 +73,7 @@ def walked_cycles(layer: LayerShape, arch: Arch, mapping: Mapping) -> int:
     return sum((arch.pe.start_cycles + terms + arch.pe.finish_cycles) * count for terms, count in macros.items())
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50))
 @given(cases(groups=True), arches())
 def test_macro_cycles_of_a_mapping_are_those_of_a_walk(case: Case, arch: Arch) -> None:
     layer = layer_of(lowered(case)[1])
@@ -84,7 +84,7 @@ def test_macro_cycles_of_a_mapping_are_those_of_a_walk(case: Case, arch: Arch) -
     assert array_work(shape, mapping, arch).cycles == walked_cycles(shape, arch, mapping)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 @given(cases(groups=True, small=True), arches())
 def test_macro_cycles_of_all_points_are_those_of_a_walk(case: Case, arch: Arch) -> None:
     """Of each form some points: the array's cycles A are exact (step 1 of the search)."""
@@ -99,7 +99,7 @@ def test_macro_cycles_of_all_points_are_those_of_a_walk(case: Case, arch: Arch) 
             assert found.cycles[i] == walked_cycles(shape, arch, mapping), (shape, at)
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 @given(cases(groups=True), arches())
 def test_macro_instructions_and_words_are_those_of_the_evaluator(case: Case, arch: Arch) -> None:
     ctx, module = lowered(case)

@@ -127,7 +127,7 @@ def mappings(draw: st.DrawFn) -> Mapping:
 SIZE = st.integers(1, 20)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(mappings(), st.builds(Sizes, *[SIZE] * 7), st.booleans())
 def test_texts_and_mappings_are_one_to_one(mapping: Mapping, sizes: Sizes, unicode: bool) -> None:
     for known in (None, sizes):
@@ -164,7 +164,7 @@ SIGNS = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(150))
 @given(st.lists(SIGNS, max_size=14).map(" ".join) | st.lists(SIGNS, max_size=14).map("".join))
 def test_any_text_is_read_or_refused_at_a_place(written: str) -> None:
     try:
@@ -177,7 +177,7 @@ def test_any_text_is_read_or_refused_at_a_place(written: str) -> None:
     assert read(canonical_text(items)) == items == read(canonical_text(items, unicode=True))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(cases(groups=True), arches(), st.sampled_from([(), ("ifmap", "output"), ("output",)]), st.integers(64, 9999))
 def test_the_compilers_mappings_are_one_to_one(case: Case, arch: Arch, streamed: tuple[str, ...], words: int) -> None:
     ctx = context()

@@ -42,7 +42,7 @@ def mapping_of(name: str, shape: LayerShape, arch: Arch, streamed: frozenset[str
     return written_mapping(shape, arch, GlbBudget(arch.glb.words, streamed), textbook(name, shape, arch))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(cases(groups=True), arches(), st.sampled_from([frozenset[str](), frozenset({"ifmap", "output"})]))
 def test_dataflows_are_legal_and_compute_the_same(case: Case, drawn: Arch, streamed: frozenset[str]) -> None:
     arch = replace(

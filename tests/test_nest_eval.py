@@ -50,7 +50,7 @@ def scheduled(case: Case, arch: Arch) -> tuple[CompilerContext, ModuleOp]:
     return ctx, module
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(16))
 @given(cases(groups=True))
 def test_nest_lowering_is_brute_force(case: Case) -> None:
     ctx, module = lowered(case)
@@ -59,7 +59,7 @@ def test_nest_lowering_is_brute_force(case: Case) -> None:
     np.testing.assert_array_equal(output, case.sums())
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(24))
 @given(cases(), arches())
 def test_nest_schedule_is_brute_force_after_every_pass(case: Case, arch: Arch) -> None:
     want = case.sums()
@@ -73,7 +73,7 @@ def test_nest_schedule_is_brute_force_after_every_pass(case: Case, arch: Arch) -
     assert layer_of(module).mapping is None
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(30))
 @given(st.data(), cases(groups=True))
 def test_nest_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None:
     mapping = data.draw(any_mappings(case))

@@ -61,7 +61,7 @@ def random_pass(rng: Random, mapping: Mapping) -> ModulePass:
     return choices[rng.integers(len(choices))]
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 @given(cases(groups=True), st.integers(0, 1 << 30), st.integers(1, 9))
 def test_any_sequence_of_passes_is_brute_force(case: Case, seed: int, length: int) -> None:
     rng = np.random.default_rng(seed)
@@ -136,7 +136,7 @@ def _defect(layer: LayerOp, mapping: Mapping) -> Mapping:
 # -- what the passes are to each other ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), cases(small=True))
 def test_fuse_and_interchange_undo(data: st.DataObject, case: Case) -> None:
     mapping = data.draw(any_mappings(case))
@@ -152,7 +152,7 @@ def test_fuse_and_interchange_undo(data: st.DataObject, case: Case) -> None:
             assert interchange(swapped, other, depth) == mapping
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), cases(groups=True))
 def test_normal_form_computes_the_same_and_is_its_own(data: st.DataObject, case: Case) -> None:
     mapping = data.draw(any_mappings(case))

@@ -2,12 +2,10 @@
 
 Outputs are compared with brute force, cycles with a walk over the tiles by the rules of docs/machine.md (tile_walk.py).
 At least a third of the mappings have z, p or q above 1 each, and remainders of a tile over the PEs of a set.
-CNNCC_EXAMPLES=500 draws that many.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import Case, case_of, filled
+from examples import SEED, examples
 from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from tile_walk import Walk
@@ -28,8 +27,7 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.numbered_nest import OsPlan, Tile, kernel_columns, mapping_of
 from cnncc.passes._scheduling.prefetch import prefetchable
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(32)
 PARTS = 4
 Random = np.random.Generator
 

@@ -211,7 +211,7 @@ def small_pools(draw: st.DrawFn) -> Pool:
             return plain
 
 
-@settings(max_examples=examples(50), phases=set(Phase) - {Phase.shrink})
+@settings(max_examples=examples(20), phases=set(Phase) - {Phase.shrink})
 @given(case=small_pools(), arch=st.sampled_from(sorted(ARRAYS)), words=st.integers(20, 1500))
 def test_pool_positions_any_window(tmp_path_factory: pytest.TempPathFactory, case: Pool, arch: str, words: int) -> None:
     try:
@@ -330,7 +330,7 @@ def test_pool_positions_only_where_divisors_differ(attributes: dict, per_positio
     assert op.steps and op.steps.data.per_position == per_position
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(25))
 @given(drawn=average_pools(), bits=st.sampled_from([16, 8]))
 def test_pool_positions_means_are_onnxs(drawn: tuple[tuple[int, int], dict], bits: int) -> None:
     """Within half a step of the result and half a step of the inputs: no divisor can be another."""

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("short_searches")
 
 ROOT = Path(__file__).parents[1]
 PARTS = 2
-EXAMPLES = examples(60)
+EXAMPLES = examples(24)
 
 
 def binary(compilation: Compilation) -> Binary:
@@ -187,7 +187,7 @@ def test_predict_params_of_positions(name: str, tmp_path: Path) -> None:
     check_blocks(pool(5, (7, 6), (3, 3), pad=(1, 1, 1, 1), n=2), mapping, tmp_path)
 
 
-@settings(max_examples=max(15, EXAMPLES // 4), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_predict_random_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any layer, dataflow, objective: shuffles, parameters of positions, host segments, a GLB that just does.

@@ -20,6 +20,7 @@ from test_glb_buffers import CONV, MAPPINGS, mapped
 from xdsl.dialects.builtin import ModuleOp
 
 import cnncc.passes.array_to_isa as array_to_isa
+import cnncc.proof.proof as proofs
 from cnncc.arch.model import load_arch
 from cnncc.binary.modules import disassembly
 from cnncc.dialects import array as A
@@ -40,6 +41,7 @@ from cnncc.passes._programs.layer_records import Operand
 from cnncc.proof.claim import Claim
 from cnncc.proof.comparison import Comparison
 from cnncc.proof.proof import Proof, draws_for, prove
+from cnncc.weights import WeightStore
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -60,6 +62,20 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> Claim:
     module, mapping = compilation.module.clone(), MAPPINGS["partial sums of two outputs"]
     compilation.run("isa", [lambda step, at: mapped(mapping, step, at)])
     return Claim(binary_of(compilation), module, ctx.weights)
+
+
+def test_draws_run_in_turn_where_values_are_many(streamed: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network has 252 results, which may be more than the words of DRAM, as those of a group do not lie there."""
+    runs = list[tuple[int, int]]()
+
+    def counted(module: ModuleOp, store: WeightStore, bits: int, draws: Draws, frames: int) -> Evaluation:
+        runs.append((draws.seed, draws.count))
+        return evaluate(module, store, bits, draws, frames)
+
+    monkeypatch.setattr(proofs, "evaluate", counted)
+    monkeypatch.setattr(proofs, "words_of_run", lambda binary, frames: 1)
+    monkeypatch.setattr(proofs, "MOST_WORDS", 2 * 252)
+    assert (prove(streamed, 50.0).failures, runs) == ([], [(0, 2), (2, 2)])
 
 
 def edited(claim: Claim, *edits: tuple[str, str]) -> Claim:

@@ -20,7 +20,7 @@ def proven(compilation: Compilation) -> None:
     assert prove(claim_of(compilation), 1.0).failures == []
 
 
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_what_compiles_is_proven(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     compiled_at_random(data, tmp_path_factory.getbasetemp(), proven)

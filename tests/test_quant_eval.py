@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cnncc.dialects.cnn import ConvOp, Window
 from cnncc.errors import Refusal
+from cnncc.eval import cnn
 from cnncc.eval.cnn import conv_sums, evaluate, pool_values, quantise_inputs
 
 
@@ -74,6 +75,18 @@ def test_quant_eval_conv_equals_loops(case, per_group: int) -> None:
 def test_quant_eval_pool_equals_loops(case, kind: str) -> None:
     window, x = case
     assert np.array_equal(pool_values(x, window, kind), brute_pool(x, window, kind))
+
+
+def test_quant_eval_large_convs_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of windows has 2 images of 5 columns, 4 channels and 6 taps: 240 terms. Parts have 2, 2 and 1 rows."""
+    rng, window = np.random.default_rng(0), Window((3, 2), (2, 1), (1, 0, 1, 0), group=2)
+    x, weights = rng.integers(-99, 100, (2, 4, 9, 6)), rng.integers(-99, 100, (6, 2, 3, 2))
+    want, parts = conv_sums(x, weights, window), list[int]()
+    monkeypatch.setattr(cnn, "MOST_TERMS", 2 * 240 + 239)
+    sums = cnn._sums
+    monkeypatch.setattr(cnn, "_sums", lambda part, *rest: (parts.append(part.shape[2]), sums(part, *rest))[1])
+    assert np.array_equal(conv_sums(x, weights, window), want)
+    assert parts == [2, 2, 1]
 
 
 def test_quant_eval_sums_beyond_f64_stay_exact() -> None:

@@ -141,14 +141,14 @@ def precisions(draw: Any, array: dict[str, Any]) -> str:
     return draw(st.sampled_from(["int16", "int16", "int8"])) if array["operand_bits"] == 16 else "int8"
 
 
-@settings(max_examples=examples(20), suppress_health_check=SLOW)
+@settings(max_examples=examples(8), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_random_float_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     net, array = data.draw(networks()), data.draw(arrays())
     check_everything(tmp_path_factory.getbasetemp() / "float", net, array, data.draw(precisions(array)))
 
 
-@settings(max_examples=examples(16), suppress_health_check=SLOW)
+@settings(max_examples=examples(8), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_random_quantised_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     net, array = data.draw(quantised_networks()), data.draw(arrays())
@@ -203,7 +203,7 @@ def is_of_the_whole(named: list[str]) -> bool:
     return any(what in text for text in named for what in WHOLE)
 
 
-@settings(max_examples=examples(50), suppress_health_check=SLOW)
+@settings(max_examples=examples(20), suppress_health_check=SLOW)
 @given(model=broken_models())
 def test_random_broken_models(tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto) -> None:
     folder = tmp_path_factory.getbasetemp() / "broken"

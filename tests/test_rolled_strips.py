@@ -168,8 +168,9 @@ def drawn(number: int) -> tuple[Chain, NestGroupPass]:
         chain = random_chain(rng, most_images=1, most_cols=24)
         first = int(rng.integers(0, len(chain.lines) - 1))
         end = int(rng.integers(first + 2, len(chain.lines) + 1))
-        if (width := chain.dims[end][3]) > 5:
-            rows, rowwise = int(rng.integers(1, 5)), bool(rng.integers(0, 2))
+        _, _, height, width = chain.dims[end]
+        if width > 5:
+            rows, rowwise = min(int(rng.integers(1, 5)), height), bool(rng.integers(0, 2))
             columns = int(rng.integers(1, 1 + width // 4))
             return chain, NestGroupPass(tuple(chain.labels[first:end]), rows, rowwise=rowwise, columns=columns)
 

@@ -128,20 +128,45 @@ def test_cbrain_moves_a_pool_behind_a_convolution() -> None:
     assert names.index("conv4") < names.index("pool3") < names.index("cccp7")
 
 
+def sum_of(program: dict[str, Any]) -> int:
+    """All cycles of a program."""
+    return sum(program[key] for key in ("convolving", "cutting", "others")) + sum(program["stalls"].values())
+
+
 def test_cbrain_first_layers(printed: dict[str, Any]) -> None:
-    """PEs convolve for the formula's cycles, to the last one, in 9 rectangles of taps for 8 (DATAFLOW-6) of intra."""
+    """PEs convolve for the formula's cycles, to the last one, in 9 rectangles of taps for 8 (DATAFLOW-6) of intra.
+
+    The energy of one program is counted by hand. Of the default `[energy]`, all parts in PEs weigh 1.
+    """
     rows = {(row["width"], row["plan"]): row for row in printed["measured"]}
     golden = {row["width"]: row for row in GOLDEN["conv1"] if row["net"] == "Alexnet"}
-    assert len(rows) == len(printed["measured"]) == 6 and {row["network"] for row in rows.values()} == {"AlexNet"}
+    zhang, ours = GOLDEN["fig9"]["zhang_7_64"], GOLDEN["fig9"]["16-28"]["cycles"]
+    golden |= {"7-64": {"inter": zhang[0]}, "16-28": {"pieces": ours[0]}}
+    assert len(rows) == len(printed["measured"]) == 8 and {row["network"] for row in rows.values()} == {"AlexNet"}
     for (width, plan), row in rows.items():
         program = row["program"]
         formula = golden[width][{"inter-kernel": "inter", "intra-kernel": "intra", "kernel partition": "pieces"}[plan]]
         convolving = {"16-16": 490_050, "32-32": 163_350}[width] if plan == "intra-kernel" else formula
+        tin, tout = map(int, width.split("-"))
+        assert program["products"] == (program["convolving"] + program["cutting"]) * tin * tout
         assert (row["formula"], row["weights"], program["convolving"]) == (formula, 0, convolving)
         assert (program["cutting"] > 0) == (plan == "kernel partition") and program["others"] == 0
     by_figure = {row["what"]: row["program"] for row in printed["figures"]}
+    by_hand = 3 * 105_415_200  # products, and a word from each register file for each of them
+    by_hand += 34_848 + 16 * 3_025 * 363 * 6  # weights into the PEs, and each window into all 16, for 6 turns
+    by_hand += 2 * 16 * 2_196_150 + 290_400  # a sum from and into a psum file in each step, and each result from there
+    assert rows["16-16", "inter-kernel"]["program"]["pe_energy"] == by_hand
+    slow, fast = (sum_of(rows[key]["program"]) for key in (("7-64", "inter-kernel"), ("16-28", "kernel partition")))
+    assert by_figure["adap-16-28 over Zhang-7-64, Conv1"] == round(slow / fast, 2)
     assert by_figure["partition over inter, Conv1"] is None  # three networks did not run
     assert by_figure["AlexNet, 16-16"] is None
+
+
+def test_cbrain_programs_are_those_of_the_document() -> None:
+    """docs/cbrain.md says how many there are; no two are the same."""
+    for layers, count in ((cbrain.FIRST, 26), (cbrain.ALL, 33)):
+        found = [(name, cbrain.width(array), plan) for name, array, plan in cbrain.cases(layers)]
+        assert len(found) == len(set(found)) == count
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +188,8 @@ def test_cbrain_whole_networks(small: list[cbrain.Measured]) -> None:
         assert sum(each.parts().values()) == each.program.total - each.expected
         assert each.parts()["no weights first"] == -each.weights < 0 < each.program.others
     assert inter.program.cutting == 0 < improved.program.cutting == original.program.cutting
+    assert original.program.added == 2 * 96 * 15 * 15  # conv1 stores 3 sums for each result
+    assert improved.program.added == inter.program.added + original.program.added > original.program.added
     assert improved.program.total < inter.program.total and improved.program.words < original.program.words
     programs = cbrain.Programs(small)
     saved = programs.saved(["AlexNet"], [cbrain.SMALL], cbrain.Plan.ADAP_1, cbrain.Plan.ADAP_2, lambda run: run.words)
@@ -172,7 +199,7 @@ def test_cbrain_whole_networks(small: list[cbrain.Measured]) -> None:
 
 def test_cbrain_refuses_unlike_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([np.zeros(2), np.zeros(2), np.array([0.0, 1.0])])
-    monkeypatch.setattr(cbrain, "program", lambda _, **__: (Program(1, 0, 0, {}, 0), {"y": next(results)}))
+    monkeypatch.setattr(cbrain, "program", lambda _, **__: (Program(1, 0, 0, {}, 0, 256, 0, 0.0), {"y": next(results)}))
     with pytest.raises(Refusal, match="AlexNet, conv1, 16-16, kernel partition: gives other outputs"):
         list(cbrain.measured({"AlexNet": network_of(SOURCES["AlexNet"])}, ["AlexNet"], "conv1", print))
 
@@ -181,9 +208,17 @@ def test_cbrain_prints_a_table() -> None:
     """Every figure on a line of its own, with what it misses by, and the beaten layers below."""
     networks, late = ({name: layers_of(network_of(of[name])) for name in of} for of in (SOURCES, VARIANTS))
     runs = [
-        cbrain.Measured("NiN", "all", "16-16", "inter-kernel", 1000, 10, Program(1000, 0, 12, {"fill": 8}, 0)),
         cbrain.Measured(
-            "NiN", "all", "16-16", "adaptive", 400, 10, Program(400, 60, 12, {"row_bus": 30, "fill": 0}, 0)
+            "NiN", "all", "16-16", "inter-kernel", 1000, 10, Program(1000, 0, 12, {"fill": 8}, 0, 256_000, 0, 3e6)
+        ),
+        cbrain.Measured(
+            "NiN",
+            "all",
+            "16-16",
+            "adaptive",
+            400,
+            10,
+            Program(400, 60, 12, {"row_bus": 30, "fill": 0}, 0, 117_760, 7, 2e6),
         ),
     ]
     figures = list(cbrain.figures(networks, late, cbrain.Programs(runs)))
@@ -196,7 +231,7 @@ def test_cbrain_prints_a_table() -> None:
     assert ["Table 4", "NiN, 16-16", "ms", "6.72", "4.849", "-27.8 %", "0.001"] in cells
     assert "Algorithm 2 does not choose the fastest scheme in 8 of 180 cases:" in lines
     assert ["NiN", "32-32", "conv1", "kernel partition", "131,220", "intra-kernel, unrolled", "104,976"] in cells
-    assert ["NiN", "16-16", "inter-kernel", "1,010", "1,000", "1,020", "+1.0 %"] in cells
-    assert ["NiN", "16-16", "adaptive", "410", "400", "502", "+22.4 %"] in cells
+    assert ["NiN", "16-16", "inter-kernel", "1,010", "1,000", "1,020", "+1.0 %", "3"] in cells
+    assert ["NiN", "16-16", "adaptive", "410", "400", "502", "+22.4 %", "2"] in cells
     split = "small windows +60, pools +12, row_bus +30, no weights first -10, others +0"
     assert lines[-1].strip() == split

@@ -71,7 +71,7 @@ def test_scf_is_read_by_plain_xdsl_opt(lenet: tuple[CompilerContext, ModuleOp], 
     assert result.returncode != 0, "a plain xdsl-opt does not know nest.layer"
 
 
-@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(quantised_networks(4), st.sampled_from(["spatial-4x4", "spatial-8x8", "seed-4x4"]))
 def test_scf_networks_are_their_nests(tmp_path: Path, net: Network, array: str) -> None:
     model = tmp_path / "net.onnx"

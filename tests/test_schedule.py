@@ -197,7 +197,7 @@ def test_schedule_is_used_as_given(name: str, tmp_path: Path) -> None:
     check_given(*CASES[name], tmp_path)
 
 
-@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_schedule_random_layers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     case = data.draw(random_layers())
@@ -232,7 +232,7 @@ def expected_loops(sizes: Numbers, numbers: Numbers) -> list[tuple[str, int, str
     return found
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data(), case=small_cases(), words=st.integers(40, 500))
 def test_schedule_moves_through_the_glb(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: Small, words: int

@@ -345,7 +345,7 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
     text = (
         LARGE
         + """
-shapes = [LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7) for k in range(1, 5)]
+shapes = [LayerShape("mac", Sizes(1, k, 3, 4, 4, 1, 1), Window((1, 1)), 2, 4, 4) for k in range(1, 5)]
 cached_search.USUAL = Effort(more=1)
 tasks = [cached_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda *_: None, 1)
@@ -390,6 +390,7 @@ SAY: dict[str, Callable[[Progress], object]] = {
 }
 
 
+@pytest.mark.usefixtures("short_searches")
 @pytest.mark.parametrize("command", SAY)
 def test_commands_say_how_far_searches_are(command: str) -> None:
     said: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,21 @@ def array(folder: Path, psum_bits: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("precision", ["int16", "int8"])
-@pytest.mark.parametrize("psum_bits", [33, 40, 48])
-def test_wide_sums_are_exact_on_every_level(psum_bits: int, precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("psum_bits", "precision", "dataflows"),
+    [
+        # Any two values of two of these.
+        (33, "int16", DATAFLOWS[::2]), (40, "int16", DATAFLOWS[1::2]), (48, "int16", DATAFLOWS[::2]),
+        (33, "int8", DATAFLOWS[1::2]), (40, "int8", DATAFLOWS[::2]), (48, "int8", DATAFLOWS[1::2]),
+    ],
+)  # fmt: skip
+def test_wide_sums_are_exact_on_every_level(
+    psum_bits: int, precision: str, dataflows: Sequence[str], tmp_path: Path
+) -> None:
     model, x = large_sums(tmp_path)
     args = ("--arch", array(tmp_path, psum_bits), "--calibrate", x, "--precision", precision)
     outputs: set[bytes] = set()
-    for dataflow in DATAFLOWS:
+    for dataflow in dataflows:
         options = (*args, "--dataflow", dataflow)
         assert "DIFFERS" not in done("verify", model, "--input", x, "--images", 2, *options).stdout
         done("compile", model, "-o", tmp_path / "net.cnb", *options)

@@ -121,7 +121,7 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
         lines.append(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
     if (schedule := settings.schedule) is not None:
         given = read_schedule(schedule)
-        groups = f", {len(given.groups)} group(s)" if given.groups else ""
+        groups = f", {len(given.groups)} group(s)" if settings.groups == schedule else ""
         said = f"{len(given.cores)} core(s)" if given.cores else f"{len(given.entries)} layer(s) mapped{groups}"
         lines.append(f"  schedule {said} as {schedule} says")
     if (file := settings.groups) not in (AUTO, NONE, schedule):

@@ -45,6 +45,7 @@ from cnncc.weights import Array, WeightStore
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
 DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`
+MOST_TERMS = 1 << 24  # copied from windows at a time
 
 NOTHING: Mapping[SSAValue, Array] = {}
 Integer = TypeVar("Integer", bound=np.integer[Any])
@@ -64,11 +65,18 @@ def windows(x: Numbers, window: Window) -> Numbers:
 def convolution(x: Numbers, weights: Numbers, window: Window, kind: type[np.generic] = np.float64) -> Numbers:
     """The sums [n, k, h, w] of a convolution, computed as `kind`: x [n, c, ih, iw], weights [k, c / group, r, s]."""
     patches = windows(x, window)
+    rows = max(1, MOST_TERMS * patches.shape[2] // patches.size)
+    parts = [patches[:, :, y : y + rows] for y in range(0, patches.shape[2], rows)]
+    return np.concatenate([_sums(part, weights, window.group, kind) for part in parts], axis=2)
+
+
+def _sums(patches: Numbers, weights: Numbers, group: int, kind: type[np.generic]) -> Numbers:
+    """The sums [n, k, h, w] of windows [n, c, h, w, r, s]."""
     n, _, h, w = patches.shape[:4]
     terms = weights[0].size
-    columns = patches.transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, window.group, terms)
-    rows = weights.reshape(window.group, -1, terms)
-    products = [columns[:, g].astype(kind) @ rows[g].astype(kind).T for g in range(window.group)]
+    columns = patches.transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, group, terms)
+    rows = weights.reshape(group, -1, terms)
+    products = [columns[:, g].astype(kind) @ rows[g].astype(kind).T for g in range(group)]
     return np.concatenate(products, axis=1).reshape(n, h, w, -1).transpose(0, 3, 1, 2)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,12 @@ def evaluate(module: ModuleOp, store: WeightStore, operand_bits: int, draws: Dra
     frames: images with the same weights. Their residues are [draw, frame * batch, …].
     """
     return _together([_evaluate_frame(_Run(module, store, operand_bits, draws, at)) for at in range(frames)])
+
+
+def words_of_values(module: ModuleOp) -> int:
+    """Integers of all layers of a network."""
+    values = (op.results[0] for op in main_function(module).body.block.ops if value_key(op) is not None)
+    return sum(prod(shape(value.type)) for value in values)
 
 
 def _together(frames: Sequence[Evaluation]) -> Evaluation:

@@ -15,7 +15,7 @@ from cnncc.binary.container import Binary
 from cnncc.binary.modules import layers
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
-from cnncc.eval.cnn_residues import evaluate
+from cnncc.eval.cnn_residues import evaluate, words_of_values
 from cnncc.isa.codec import has_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.races import Race, races
@@ -29,7 +29,7 @@ from cnncc.proof.program_run import degree_run, words_of_run
 from cnncc.proof.weight_words import WeightWords
 from cnncc.util.progress import Progress, silent
 
-MOST_WORDS = 1 << 28  # of DRAM, of all draws that run at once
+MOST_WORDS = 1 << 28  # of DRAM, or of the network's values, of all draws that run at once
 MOST_DRAWS = 1_000
 
 
@@ -113,7 +113,8 @@ def _layer_at(binary: Binary, index: int) -> str:
 def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progress: Progress, frames: int) -> None:
     """Compare as many draws as the error takes, or up to a wrong result."""
     binary, done = claim.binary, 0
-    at_once = max(1, MOST_WORDS // max(1, words_of_run(binary, frames)))
+    words = max(1, words_of_run(binary, frames), frames * words_of_values(claim.module))
+    at_once = max(1, MOST_WORDS // words)
     proof.degree, proof.draws = degree, draws_for(degree, error_bits)
     while done < proof.draws:
         left = proof.draws - done

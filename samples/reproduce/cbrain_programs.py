@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CUT = ".cut"
 ERROR_BITS = 50.0
 NAMED = {Scheme.INTER: "inter", Scheme.UNROLLED: "intra", Scheme.SLIDING: "intra-sliding"}
+PE_ENERGY = ("mac", "weight_rf", "ifmap_rf", "psum_rf")  # parts of `energy` in docs/stats.md
 BUFFERS = {"glb_read": ("weight", "ifmap", "sums"), "glb_write": ("results", "sums")}
 
 
@@ -42,6 +43,9 @@ class Program:
     - others: those of pools
     - stalls: all other cycles, by cause (CAUSE-2)
     - words: between the global buffer and the PEs, in convolutions, of 16 bits
+    - products: of all multipliers while PEs convolve or make small windows, those with zeros on idle ones included
+    - added: partial sums of convolutions that are added to stored ones
+    - pe_energy: what PEs take for convolutions and small windows by `[energy]` of the array file (CBRAIN-14)
     - error_bits: of its proof, which errs with a probability of at most 2^-bits; None without one
     """
 
@@ -50,6 +54,9 @@ class Program:
     others: int
     stalls: Mapping[str, int]
     words: int
+    products: int
+    added: int
+    pe_energy: float
     error_bits: float | None = None
 
     @property
@@ -168,18 +175,17 @@ def program(task: Task, *, proven: bool = False) -> tuple[Program, Mapping[str, 
         options = CompileOptions(arch, schedule=schedule, groups="none", slack=0.0, partition=partitioned)
         stats, claim = _compiled(model, options)
     layers: dict[str, Any] = stats["layers"]
+    cuts = [label + CUT for label in task.cut()]
     computed = {label: each["cycles"]["compute"] for label, each in layers.items()}
-    convolving = sum(computed[label] for label in task.labels)
-    cutting = sum(computed[label + CUT] for label in task.cut())
-    words = sum(
-        layers[label]["operands"][way][operand]
-        for label in task.labels
-        for way, operands in BUFFERS.items()
-        for operand in operands
-    )
+    convolving, cutting = (sum(computed[label] for label in labels) for labels in (task.labels, cuts))
+    operands = [layers[label]["operands"] for label in task.labels]
+    words = sum(each[way][operand] for each in operands for way, names in BUFFERS.items() for operand in names)
+    added = sum(each["glb_read"]["sums"] for each in operands) // claim.binary.arch.words_per_sum
+    energy = sum(layers[label]["energy"][part] for label in (*task.labels, *cuts) for part in PE_ENERGY)
     stalls = {cause: cycles for cause, cycles in stats["cycles"]["stall"].items() if cycles}
     others, bits = sum(computed.values()) - convolving - cutting, _error_bits(claim) if proven else None
-    return Program(convolving, cutting, others, stalls, words, bits), _outputs(claim)
+    products = (convolving + cutting) * task.array.multipliers
+    return Program(convolving, cutting, others, stalls, words, products, added, energy, bits), _outputs(claim)
 
 
 def mapped(model: Path, array: CBrain) -> Mapped:

@@ -41,7 +41,10 @@
 // NUMBERS: delays has 1 numbers for 2 layers: one for each, or leave it out
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="b,pool" rows=0}' 2>&1 | filecheck %s --check-prefix ROWS
-// ROWS: stripes of 0 rows: rows is at least 1
+// ROWS: stripes of 0 rows: rows is 1 to 5, all of the last layer, 'pool'
+
+// RUN: not cnncc opt %s -p 'nest-group{layers="b,pool" rows=6}' 2>&1 | filecheck %s --check-prefix MORE
+// MORE: nest-group: group 'b..pool': stripes of 6 rows: rows is 1 to 5, all of the last layer, 'pool'
 
 // RUN: not cnncc opt %s -p 'nest-group{layers=a rows=1}' 2>&1 | filecheck %s --check-prefix ONE
 // ONE: 1 layers: a group has two or more, each once

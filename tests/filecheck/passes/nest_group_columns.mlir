@@ -30,7 +30,7 @@
 // ALL-NOT: nest.join
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2 columns=-1}' 2>&1 | filecheck %s --check-prefix NONE
-// NONE: nest-group: group 'a..b': strips of -1 columns: columns is at least 1, or 0 for no strips
+// NONE: nest-group: group 'a..b': strips of -1 columns: columns is 1 to 4, all of the last layer, 'b', or 0 for no strips
 
 // Delays and rings are those of each strip.
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2 columns=2 keeps=4,0}' 2>&1 | filecheck %s --check-prefix KEEPS
