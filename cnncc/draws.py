@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +43,12 @@ class Draws:
 
     def words(self, name: str, *shape: int) -> Residues:
         """Residues [draw, *shape] of the words of an input, a weight or a host segment's result."""
-        most = PRIME // 2
-        return self._generator("words", name).integers(-most, most + 1, (self.count, *shape), np.int16)
+        generator, size = self._generator("words", name), self.count * prod(shape)
+        # Four words of 15 bits from one of 64 take a quarter of the time. Those beyond the prime are drawn again.
+        drawn = generator.integers(0, 1 << 64, -(-size // 4), np.uint64).view(np.uint16)[:size] & (1 << 15) - 1
+        while (again := np.flatnonzero(drawn >= PRIME)).size:
+            drawn[again] = generator.integers(0, 1 << 15, again.size, np.uint16)
+        return drawn.view(np.int16).reshape(self.count, *shape) - PRIME // 2
 
     def clamp(self, stage: str, bounds: tuple[int, ...]) -> tuple[Ints, Ints]:
         """The factor and the addend [draw] of a clamp: v becomes factor * v + addend."""

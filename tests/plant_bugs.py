@@ -125,6 +125,12 @@ class Planting:
         yield from together(self.covering.of_line(bug.file, text, bug.line_in(text)), self.most_seconds)
 
 
+def measure_lines(covering: CoveringTests, files: Sequence[str], most_seconds: float) -> None:
+    """Measure which tests of some files run which lines, in a copy of the checkout."""
+    with copied(ROOT) as checkout:
+        covering.measure(checkout, files, most_seconds)
+
+
 def plant_all(bugs: Sequence[Bug], covering: CoveringTests, most_seconds: float, results: Path) -> None:
     """Plant bugs one after the other in a copy of the checkout, and add the results to a file."""
     with copied(ROOT) as checkout:
@@ -198,21 +204,20 @@ def main() -> None:
     packages = drawn_bugs(options.drawn, options.seed) if options.drawn else {"listed": read_bugs(LISTED)}
     packages = {name: [bug for bug in bugs if options.only in bug.file] for name, bugs in packages.items()}
     covering, path = CoveringTests(options.build / "lines", ROOT), options.build / "results.jsonl"
-    if options.drawn:
-        with copied(ROOT) as checkout:
-            files = sorted({path.name for path in (ROOT / "tests").glob(f"test_{options.tests}.py")} - NOT_MEASURED)
-            covering.measure(checkout, files, options.measured)
-    results = read_results(path)
-    wanted = [
-        bug
-        for bugs in packages.values()
-        for bug in bugs
-        if bug.key not in results or (options.again and results[bug.key].outcome != "seen")
-    ]
-    random.Random(options.seed).shuffle(wanted)  # so that the first results are a sample of all
-    parts = [(wanted[i :: options.jobs], covering, options.seconds, path) for i in range(options.jobs)]
+    jobs = range(options.jobs)
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
-        pool.starmap(plant_all, parts)
+        if options.drawn:
+            files = sorted({path.name for path in (ROOT / "tests").glob(f"test_{options.tests}.py")} - NOT_MEASURED)
+            pool.starmap(measure_lines, [(covering, files[i :: options.jobs], options.measured) for i in jobs])
+        results = read_results(path)
+        wanted = [
+            bug
+            for bugs in packages.values()
+            for bug in bugs
+            if bug.key not in results or (options.again and results[bug.key].outcome != "seen")
+        ]
+        random.Random(options.seed).shuffle(wanted)  # so that the first results are a sample of all
+        pool.starmap(plant_all, [(wanted[i :: options.jobs], covering, options.seconds, path) for i in jobs])
     keys = {bug.key for bugs in packages.values() for bug in bugs}
     results = without_bug({key: each for key, each in read_results(path).items() if key in keys})
     sys.exit(not report(packages, results, read_equivalent(EQUIVALENT)))

@@ -37,6 +37,7 @@ from cnncc.machine.stats import stats
 from cnncc.machine.times.tasks import ENGINES
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
+from cnncc.machine.values.work_limit import PER_INSTRUCTION
 
 
 def small(lag: int = 1, seed: int = 0) -> tuple[Binary, Sequence[object]]:
@@ -301,6 +302,16 @@ def test_races_of_programs_of_one_core_are_the_same() -> None:
             (each.word, each.is_write, each.late.index) for each in one
         ]
         assert bool(one) == (not takes)
+
+
+def test_loops_over_frames_end_at_a_limit_of_work() -> None:
+    """Also loops in which nothing runs."""
+    text = "core\nloop count=50\nloop count=50\nloop frames=1\nend\nend\nend\nhalt"
+    machine = Machine(Binary(encode_program(assemble(text)), [], [], [], PAPER), 2)
+    cores = machine.cores()
+    cores[0].interpreter.work.limit = 10 * PER_INSTRUCTION
+    with pytest.raises(Trap, match="limit of 81920 words and operations is exceeded"):
+        run_together(cores)
 
 
 def test_too_many_frames() -> None:

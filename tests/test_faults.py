@@ -18,7 +18,7 @@ from cnncc.util import files
 from cnncc.util.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-KILLS = examples(2)  # of each command
+KILLS = examples(1)  # of each command
 
 
 Start = Callable[..., Command]
@@ -39,10 +39,20 @@ def started(server: str) -> Start:
     return start
 
 
-COMMANDS: Mapping[str, Callable[[Path, Path], tuple[object, ...]]] = {
+CORES = "--arch", "tcpa-4x4", "--parallel", "layers"
+PARTITION = "--arch", "cbrain-16-16", "--partition", "auto"
+MakeCommand = Callable[[Path, Path], tuple[object, ...]]
+OF_CORES: Mapping[str, MakeCommand] = {
+    "cores": lambda given, output: ("compile", given / "two.onnx", *CORES, "-o", output),
+    "frames": lambda given, output: ("run", given / "two.cnb", "--frames", 3, "--timeline", output),
+}
+WITH_CORES = KILLS > 1  # their searches take seconds
+COMMANDS: Mapping[str, MakeCommand] = {
     "compile": lambda given, output: ("compile", given / "net.onnx", "-o", output),
     "run": lambda given, output: ("run", given / "net.cnb", "-o", output),
     "explore": lambda given, output: ("explore", given / "net.onnx", "--vary", "rows=2,4", "-o", output),
+    "partition": lambda given, output: ("compile", given / "two.onnx", *PARTITION, "-o", output),
+    **(OF_CORES if WITH_CORES else {}),
 }
 
 
@@ -51,7 +61,12 @@ def given(started: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("given")
     pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[2, 2])
     save(model([pool], (1, 2, 3, 3)), folder / "net.onnx")
+    first = node("Conv", ["x", "w"], ["a"], name="conv")
+    second = node("MaxPool", ["a"], ["y"], name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    save(model([first, second]), folder / "two.onnx")
     assert started(folder, "compile", folder / "net.onnx", "-o", folder / "net.cnb").wait() == 0
+    if WITH_CORES:
+        assert started(folder, "compile", folder / "two.onnx", *CORES, "-o", folder / "two.cnb").wait() == 0
     return folder
 
 

@@ -21,6 +21,7 @@ from cnncc.binary.container import Binary, from_bytes, load, pack, save, to_byte
 from cnncc.binary.modules import about, binary_to_module, build_binary, comments, layers
 from cnncc.binary.run import quantise_input
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
+from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import instruction
@@ -350,3 +351,13 @@ def test_isa_build_binary_checks_what_the_program_counts_on() -> None:
                 build_binary(program, ctx.weights, arch)
             op.record = was
     assert load_arch("spatial-4x4").operand_bits == arch.operand_bits
+    *_, weights = (op for op in program.ops if isinstance(op, GlobalOp))
+    name = weights.sym_name.data
+    (tensor,) = (op for op in program.ops if isinstance(op, TensorOp) and op.record.data.name == name)
+    weights.detach()
+    with pytest.raises(Refusal, match=f"there are no weights {name}"):
+        build_binary(program, ctx.weights, arch)
+    program.body.block.add_op(weights)
+    tensor.detach()
+    with pytest.raises(Refusal, match=f"weights {name} have no tensor"):
+        build_binary(program, ctx.weights, arch)

@@ -127,8 +127,8 @@ def test_accesses_of_loops_that_come_back(name: str, tmp_path: Path) -> None:
         anew.known.clear()
         uses = [[words(place) for place in places] for each in (step, other) for places in (each.reads, each.writes)]
         assert uses[:2] == uses[2:]
-        again += bool(step.reads)
-    assert again > 2 * len(kept.known)
+        again += bool(step.reads or step.writes)
+    assert again > 1.5 * len(kept.known)
 
 
 def test_steps_that_are_set_again_are_known_once() -> None:
@@ -139,6 +139,14 @@ def test_steps_that_are_set_again_are_known_once() -> None:
     loads = [step for step in walk.walk(build_tree(assemble(program))) if step.reads]
     assert [words(step.reads[0]) for step in loads] == [[2 * i + 3 * j] for i in range(3) for j in range(400)]
     assert [len(each) for each in walk.made if each] == [3]
+
+
+def test_compact_places() -> None:
+    """The same words in the same order, those that come again at once left out, in fewer axes."""
+    place = Strided(7, (2, 1, 3, 2, 4, 2), (40, 9, 0, 4, 1, 0))
+    assert place.compact() == Strided(7, (2, 8), (40, 1))
+    assert words(place.compact()) == list(dict.fromkeys(words(place)))
+    assert words(Strided(7, (1,), (5,)).compact()) == [7]
 
 
 def words(place: Place) -> list[int]:

@@ -115,7 +115,7 @@ def _print_comparison(verifier: Verifier, model: Path, *, layers: bool, as_json:
 
 def _prove(model: Path, network: Path | None, options: CompileOptions, error_bits: float, as_json: bool) -> None:
     """Print what is proven of a model's program, or of a binary."""
-    from cnncc.driver.prove import claim_of_binary, claim_of_model
+    from cnncc.driver.prove import claim_of_binary, claim_of_model, model_hint
     from cnncc.proof.proof import prove
     from cnncc.proof.proof_text import proof_json, proof_text, verdict
 
@@ -126,7 +126,8 @@ def _prove(model: Path, network: Path | None, options: CompileOptions, error_bit
         proof = prove(claim, error_bits, progress)
     click.echo(json.dumps(proof_json(proof, model), indent=1) if as_json else fitted(proof_text(proof)))
     if failures := proof.failures:
-        click.echo(one_line(f"cnncc: {model} is not proven: {failures[0]}"), err=True)
+        hint = f": {model_hint(claim.binary, network)}" if network and proof.differences else ""
+        click.echo(one_line(f"cnncc: {model} is not proven: {failures[0]}{hint}"), err=True)
         raise SystemExit(3)
     if not as_json:
         click.echo(verdict(proof))

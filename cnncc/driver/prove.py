@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from cnncc.binary.container import from_bytes, load, to_bytes
+from cnncc.binary.container import Binary, from_bytes, load, to_bytes
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import Compilation, mark_host_operators, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -42,3 +43,13 @@ def claim_of_binary(binary: Path, model: Path, options: CompileOptions) -> Claim
     mark_host_operators(compilation.module, compilation.settings)
     compilation.run("cnn")
     return Claim(loaded, compilation.module, compilation.ctx.weights)
+
+
+def model_hint(binary: Binary, network: Path) -> str:
+    """How a binary that differs from a network can be proven, by the hash of its model in the metadata."""
+    name, digest = (binary.metadata.get(key) for key in ("model", "model_sha256"))
+    if digest == hashlib.sha256(network.read_bytes()).hexdigest():
+        return "give the options with which the binary was compiled, such as --batch, --precision and --calibrate"
+    if digest is None:
+        return "give the model that the binary is from, with the options of its compilation"
+    return f"the binary is from another file than {network}: give --model {name}"

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.errors import Refusal
-from cnncc.isa.table import BY_NAME, BY_OPCODE, MESSAGE_BY_TYPE, OPCODE, Instruction, InstructionKind, Spec, Value
+from cnncc.isa.table import BY_NAME, BY_OPCODE, OPCODE, Instruction, InstructionKind, Spec, Value
 
 Words = npt.NDArray[np.uint32]
 
@@ -114,21 +114,3 @@ def encode_message(head: Instruction, input_data: Sequence[int] = ()) -> Words:
     payload = [word & 0xFFFFFFFF for word in input_data]
     assert len(payload) == (head.number("input_words") if "input_words" in head.values else 0)
     return np.array([*encode(head), *payload], np.uint32)
-
-
-def decode_message(words: Words) -> tuple[Instruction, list[int]]:
-    """The head and the input data of a message. Raises Refusal for words that are no message."""
-    plain = [int(word) for word in words]
-    spec = MESSAGE_BY_TYPE.get(plain[0] >> OPCODE.lsb) if plain else None
-    if spec is None:
-        raise Refusal(f"{plain[0]:#010x} has no known type of command" if plain else "the message is empty")
-    if len(plain) < spec.words:
-        raise Refusal(f"{spec.name}: {len(plain)} words, its head alone has {spec.words}")
-    try:
-        head = _decode_one(spec, plain[: spec.words])
-    except ValueError as error:
-        raise Refusal(f"{spec.name}: {error}") from error
-    announced = head.number("input_words") if "input_words" in head.values else 0
-    if len(plain) != spec.words + announced:
-        raise Refusal(f"{spec.name}: {len(plain)} words, not {spec.words + announced}")
-    return head, [word - (1 << 32) * (word >> 31) for word in plain[spec.words :]]

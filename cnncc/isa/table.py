@@ -372,7 +372,6 @@ MESSAGES: tuple[Spec, ...] = (
     Spec("OP", 2, "row bus", 5, "a macro-instruction", _fields(_OP)),
 )
 MESSAGE_BY_NAME = {spec.name: spec for spec in MESSAGES}
-MESSAGE_BY_TYPE = {spec.opcode: spec for spec in MESSAGES}
 
 
 def instruction(name: str, **values: Value) -> Instruction:

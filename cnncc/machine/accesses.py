@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -23,8 +23,7 @@ MOST_KNOWN = 1 << 14  # accesses that are kept, as loops come back to the same w
 Accesses = tuple[Sequence[Place], Sequence[Place]]  # read, written
 
 
-@dataclass(frozen=True)
-class AccessStep:
+class AccessStep(NamedTuple):
     """An instruction when it is decoded. first, last: masks of the loop registers in their first, last iteration."""
 
     leaf: Leaf
@@ -85,8 +84,7 @@ class AccessWalk:
                 self.unit = OutputUnit.of(inst)
                 self.made[-1] = (leaf.index,)
             case Kind.DMA:
-                place = self._transfer(inst)
-                accesses = ((), (place,)) if inst.text("direction") == "in" else ((place,), ())
+                accesses = self._again(leaf, ["glb"], self._in_bounds(inst), lambda: self._transfer(inst))
             case Kind.LOAD:
                 accesses = self._again(leaf, ["desc"], (), lambda: ((self._load(inst),), ()))
             case Kind.COMMIT:
@@ -103,7 +101,8 @@ class AccessWalk:
         if (known := self.known.get(key)) is None:
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
-            known = self.known[key] = accesses()
+            reads, writes = accesses()
+            known = self.known[key] = [*map(_compact, reads)], [*map(_compact, writes)]
         return known
 
     def _operands(self, commit: Instruction) -> list[str]:
@@ -116,8 +115,14 @@ class AccessWalk:
             *(["params"] if self.unit.params else []),
         ]
 
-    def _transfer(self, inst: Instruction) -> Place:
-        return sides(inst, self.index, self.descriptors, self.arch.glb.words)[1]
+    def _in_bounds(self, dma: Instruction) -> Hashable:
+        """What the words of a transfer depend on of its place in DRAM: rows and columns, where these have bounds."""
+        descriptor = self.descriptors[dma.number("dram")]
+        return (self.made[dma.number("dram")], *descriptor.place(self.index)[2:]) if descriptor.height else ()
+
+    def _transfer(self, inst: Instruction) -> Accesses:
+        place = sides(inst, self.index, self.descriptors, self.arch.glb.words)[1]
+        return ((), (place,)) if inst.text("direction") == "in" else ((place,), ())
 
     def _load(self, inst: Instruction) -> Place:
         """The words inside the bounds: padding is not read."""
@@ -162,3 +167,7 @@ class AccessWalk:
             steps = (*(words * step for step in place.steps), 1)
             return Strided(descriptor.base + words * place.start, (*place.sizes, words), steps)
         return descriptor.base + words * place[..., None] + np.arange(words)
+
+
+def _compact(place: Place) -> Place:
+    return place.compact() if isinstance(place, Strided) else place

@@ -64,7 +64,7 @@ class Race:
 
 
 def _joined(one: Known, other: Known) -> Known:
-    return one if one == other else tuple(map(max, one, other))
+    return one if one is other or one == other else tuple(map(max, one, other))
 
 
 class TokenOrder:
@@ -133,38 +133,37 @@ class LastUses:
     def __init__(self, arch: Arch, cores: int = 1) -> None:
         self.cores = cores
         self.leaves: list[list[Leaf]] = [[] for _ in range(cores * len(ENGINES))]
-        shape = (len(self.leaves), arch.glb.words)
-        self.written, self.read = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self.words = arch.glb.words
+        self.written, self.read = ([np.zeros(self.words, np.int32) for _ in self.leaves] for _ in range(2))
         # The greatest of each engine's numbers: most engines only read or only write, some do neither.
         self.last_write, self.last_read = [0] * len(self.leaves), [0] * len(self.leaves)
 
     def races(self, step: AccessStep, engine: int, known: Known) -> Iterator[Race]:
         """The races of an instruction with earlier ones of other engines. Raises OutOfRange."""
-        for place in (*step.reads, *step.writes):
+        if not (places := (*step.reads, *step.writes)):
+            return
+        for place in places:
             low, high = ends(place) if place.size else (0, 0)
-            if low < 0 or high >= self.read.shape[1]:
-                raise OutOfRange(f"glb address {low if low < 0 else high} is not one of {self.read.shape[1]} words")
-        for other in range(len(self.leaves)):
+            if low < 0 or high >= self.words:
+                raise OutOfRange(f"glb address {low if low < 0 else high} is not one of {self.words} words")
+        for other, is_known in enumerate(known):
             if other == engine:
                 continue
-            for places, last, latest, is_write in (
-                ((*step.reads, *step.writes), self.written[other], self.last_write[other], True),
-                (step.writes, self.read[other], self.last_read[other], False),
-            ):
-                for place in places if latest > known[other] else ():
-                    if (race := self._race(place, last, known[other])) is not None:
-                        word, number = race
-                        cores = (other // len(ENGINES), engine // len(ENGINES)) if self.cores > 1 else None
-                        yield Race(self.leaves[other][number - 1], step.leaf, word, is_write, cores)
+            if self.last_write[other] > is_known:
+                yield from self._races(step, places, engine, other, is_known, is_write=True)
+            if self.last_read[other] > is_known and step.writes:
+                yield from self._races(step, step.writes, engine, other, is_known, is_write=False)
 
-    def _race(self, place: Place, last: np.ndarray, known: int) -> tuple[int, int] | None:
-        """The first word of a place whose last access is not known, and the number of that access."""
-        numbers = place.of(last) if isinstance(place, Strided) else last[place]
-        if not numbers.size or int(numbers.max()) <= known:
-            return None
-        at = np.flatnonzero(numbers.ravel() > known)[0]
-        listed = place.listed() if isinstance(place, Strided) else place
-        return int(listed.ravel()[at]), int(numbers.ravel()[at])
+    def _races(
+        self, step: AccessStep, places: Sequence[Place], engine: int, other: int, is_known: int, *, is_write: bool
+    ) -> Iterator[Race]:
+        """The races with writes (reads) of one other engine."""
+        last = (self.written if is_write else self.read)[other]
+        for place in places:
+            if (race := _race(place, last, is_known)) is not None:
+                word, number = race
+                cores = (other // len(ENGINES), engine // len(ENGINES)) if self.cores > 1 else None
+                yield Race(self.leaves[other][number - 1], step.leaf, word, is_write, cores)
 
     def note(self, step: AccessStep, engine: int) -> None:
         """Note the accesses of an instruction."""
@@ -177,6 +176,16 @@ class LastUses:
             for place in places:
                 fill(last, place, number)
                 latest[engine] = number
+
+
+def _race(place: Place, last: np.ndarray, known: int) -> tuple[int, int] | None:
+    """The first word of a place whose last access is not known, and the number of that access."""
+    numbers = place.of(last) if isinstance(place, Strided) else last[place]
+    if not numbers.size or int(np.maximum.reduce(numbers, axis=None)) <= known:
+        return None
+    at = np.flatnonzero(numbers.ravel() > known)[0]
+    listed = place.listed() if isinstance(place, Strided) else place
+    return int(listed.ravel()[at]), int(numbers.ravel()[at])
 
 
 def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], int]:

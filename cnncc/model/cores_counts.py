@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
 from cnncc.arch.model import Arch, core_arch
@@ -107,4 +106,4 @@ def _together(timed: PredictedFrames) -> PredictedCycles:
     """The cycles of all cores: the total is the longest one, all others are sums."""
     sums = {name: sum(getattr(core, name) for core in timed.cores) for name in ("compute", "load", "commit", "dma")}
     stall = {cause: sum(core.stall.get(cause, 0) for core in timed.cores) for cause in timed.cores[-1].stall}
-    return replace(PredictedCycles(total=timed.total, stall=stall), **sums)
+    return PredictedCycles(timed.total, **sums, stall=stall)

@@ -29,7 +29,8 @@ from cnncc.proof.program_run import degree_run, words_of_run
 from cnncc.proof.weight_words import WeightWords
 from cnncc.util.progress import Progress, silent
 
-MOST_WORDS = 1 << 28  # of DRAM, or of the network's values, of all draws that run at once
+# Of DRAM, or of the network's values, of all draws that run at once. Large networks take less time draw by draw.
+MOST_WORDS = 1 << 27
 MOST_DRAWS = 1_000
 
 

@@ -12,7 +12,7 @@ from cnncc.machine.values.addresses import Ints
 from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
-from cnncc.machine.values.products import dot, greatest_words, sum_of_words, sums_of_products
+from cnncc.machine.values.products import bound, bounds, dot, greatest_words, sum_of_words, sums_of_products
 from cnncc.machine.values.regfile import HalfFault, Sums, Values, Words
 from cnncc.machine.values.strided import Strided
 from cnncc.numerics import integer_range
@@ -46,9 +46,12 @@ class Integers(Arithmetic):
         if keeps_greatest(operation):
             sums.raise_to(slots, greatest_words(x, reduced))
             return True
-        added, bound = sum_of_words(x, reduced) if w is None else sums_of_products(x, w, reduced)
         before = sums.half.data, sums.bound
-        sums.add(slots, added, bound)
+        if w is None:
+            added = sum_of_words(x, reduced)
+            sums.add(slots, added, np.full((1,) * added.ndim, bound(x, w, reduced)))
+        else:
+            sums.add(slots, sums_of_products(x, w, reduced), bounds(x, w, reduced))
         if float(sums.bound.max()) <= integer_range(self.arch.psum_bits)[1]:
             return True
         sums.half.data, sums.bound = before

@@ -27,31 +27,42 @@ def greatest_words(x: Words, reduced: Mapping[int, int]) -> Words:
     return terms(x).max(axis=-2).max(axis=tuple(reduced), keepdims=True)
 
 
-def sum_of_words(x: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
-    """The sums of words, and a bound on the magnitude of any part of them; shapes as of `greatest_words`."""
+def sum_of_words(x: Words, reduced: Mapping[int, int]) -> Values:
+    """The sums of words; shapes as of `greatest_words`."""
     repeats = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
-    x = terms(x)
-    added: Values = x.sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
-    count = prod(reduced.values()) * x.shape[-2]
-    return added, np.full((1,) * added.ndim, _greatest(x) * count)
+    return terms(x).sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
 
 
-def sums_of_products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
-    """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
+def sums_of_products(x: Words, w: Words, reduced: Mapping[int, int]) -> Values:
+    """The sums of products; shapes as of `greatest_words`."""
     if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-3] // 2):
         halves = slice(half), slice(half, None)
-        parts = [sums_of_products(x[..., taps, :, :], w[..., taps, :, :], reduced) for taps in halves]
-        return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
+        low, high = (sums_of_products(x[..., taps, :, :], w[..., taps, :, :], reduced) for taps in halves)
+        return low + high
     x, w = terms(x), terms(w)
     axes = frozenset(reduced)
     neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
-    repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
     if x.shape[-1] == w.shape[-3] == 1:
-        added, magnitude = multiply(x[..., 0], w[..., 0, :, :], axes)
+        added = _multiply(x[..., 0], w[..., 0, :, :], axes)
     else:
         added = _elementwise(x.astype(np.float64), w.astype(np.float64), axes)
-        magnitude = np.abs(w, dtype=np.float64).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True)
-    return added if neither == 1 else added * neither, np.asarray(magnitude * (_greatest(x) * repeats))
+    return added if neither == 1 else added * neither
+
+
+def bounds(x: Words, w: Words, reduced: Mapping[int, int]) -> Values:
+    """A bound on the magnitude of any part of each of the sums of products: max |x| * Σ |w|."""
+    if w.size > _MOST_PRODUCTS and (half := w.shape[-3] // 2):
+        low, high = (bounds(x, w[..., taps, :, :], reduced) for taps in (slice(half), slice(half, None)))
+        return low + high
+    repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
+    magnitudes = np.abs(terms(w), dtype=np.float64).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True)
+    return magnitudes * (_greatest(x) * repeats)
+
+
+def bound(x: Words, w: Words | None, reduced: Mapping[int, int]) -> float:
+    """A bound on the magnitude of any part of all these sums: max |x| * max |w| * terms. Quicker than `bounds`."""
+    of_terms = _greatest(x) * (1.0 if w is None else _greatest(w))
+    return of_terms * x.shape[-3] * x.shape[-2] * prod(reduced.values())
 
 
 def dot(x: Values, w: Values | None) -> Values:
@@ -72,25 +83,19 @@ def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
     return np.expand_dims(added, tuple(sorted(reduced)))
 
 
-def multiply(x: Words, w: Words, reduced: frozenset[int]) -> tuple[Values, Values]:
-    """Σ x[…, z, j] * w[…, j, i] over taps j and the `reduced` axes, as […, z, i], and Σ |w| as […, 1, i].
+def _multiply(x: Words, w: Words, reduced: frozenset[int]) -> Values:
+    """Σ x[…, z, j] * w[…, j, i] over taps j and the `reduced` axes, as […, z, i].
 
     Leading axes broadcast; `reduced` axes keep size 1. Each leading axis has one of four kinds, so that the sum is a
     matrix product: rows (only x varies), columns (only w varies), stacked matrices (both vary), summed.
     """
-    left, right = x, w
     for axis in reduced:  # the operand that varies alone is summed first: the same sum from fewer products
         if x.shape[axis] == 1 < w.shape[axis]:
-            right = right.sum(axis, keepdims=True)
+            w = w.sum(axis, keepdims=True)
         elif w.shape[axis] == 1 < x.shape[axis]:
-            left = left.sum(axis, keepdims=True)
-    axes = _Axes.of(left, right, reduced)
-    columns, rows = axes.columns_by_inner(right), axes.inner_by_rows(left)
-    product = axes.spread(np.matmul(columns, rows), left, right)
-    if right is not w:
-        return product, np.abs(w, dtype=np.float64).sum(axis=(*reduced, w.ndim - 2), keepdims=True)
-    np.abs(columns, out=columns)
-    return product, axes.spread(columns.sum(axis=-1, keepdims=True), None, right)
+            x = x.sum(axis, keepdims=True)
+    axes = _Axes.of(x, w, reduced)
+    return axes.spread(np.matmul(axes.columns_by_inner(w), axes.inner_by_rows(x)), x, w)
 
 
 @dataclass(frozen=True)
@@ -127,12 +132,12 @@ class _Axes:
         inner = prod(w.shape[axis] for axis in self.summed) * w.shape[-2]
         return np.ascontiguousarray(moved, np.float64).reshape(*stack, -1, inner)
 
-    def spread(self, product: Values, x: npt.NDArray[Any] | None, w: npt.NDArray[Any]) -> Values:
-        """[*stack, columns, rows] as [*leading axes, pixel, channel], size 1 along rows and pixels without x."""
+    def spread(self, product: Values, x: npt.NDArray[Any], w: npt.NDArray[Any]) -> Values:
+        """[*stack, columns, rows] as [*leading axes, pixel, channel]."""
         rows = [*self.rows, self.lead]
         shape = [
             *(w.shape[axis] for axis in (*self.stacked, *self.columns, self.lead + 1)),
-            *(x.shape[axis] if x is not None else 1 for axis in rows),
+            *(x.shape[axis] for axis in rows),
             *(1 for _ in self.summed),
         ]
         order = [*self.stacked, *self.columns, self.lead + 1, *rows, *self.summed]

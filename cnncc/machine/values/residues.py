@@ -28,7 +28,7 @@ from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.integers import less_zero
 from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
-from cnncc.machine.values.products import dot, sum_of_words, sums_of_products
+from cnncc.machine.values.products import bound, dot, sum_of_words, sums_of_products
 from cnncc.machine.values.regfile import Sums, Values, Words
 from cnncc.machine.values.strided import Strided
 
@@ -62,15 +62,15 @@ class Residues(Arithmetic):
         w: Words | None,
         reduced: Mapping[int, int],
     ) -> bool:
-        added, bound = sum_of_words(x, reduced) if w is None else sums_of_products(x, w, reduced)
-        if float(bound.max()) * PRIME > EXACT:
+        if (most := bound(x, w, reduced)) > EXACT:
             return False
+        added = sum_of_words(x, reduced) if w is None else sums_of_products(x, w, reduced)
         if keeps_greatest(operation):
-            added, bound = added * self._by_image(self.draws.maximum(), added.ndim), bound * PRIME
-        if float(sums.bound.max()) + float(bound.max()) > EXACT:
+            added, most = residues(added) * self._by_image(self.draws.maximum(), added.ndim), float(PRIME * PRIME)
+        if float(sums.bound.max()) + most > EXACT:
             sums.half.data = residues(sums.half.data)
             sums.measure()
-        sums.add(slots, added, bound)
+        sums.add(slots, added, np.full((1,) * added.ndim, most))
         return True
 
     def step(self, operation: MacOperation, sums: Sums, slot: Strided, x: Values, w: Values | None) -> bool:

@@ -67,6 +67,18 @@ class Strided:
                 return False
         return self.start == 0
 
+    def compact(self) -> Strided:
+        """The same addresses in the same order, each axis' repetitions left out, in as few axes as possible."""
+        axes = list[tuple[int, int]]()
+        for size, step in zip(self.sizes, self.steps, strict=True):
+            if size == 1 or step == 0:
+                continue
+            if axes and axes[-1][1] == size * step:
+                axes[-1] = axes[-1][0] * size, step
+            else:
+                axes.append((size, step))
+        return Strided(self.start, tuple(size for size, _ in axes), tuple(step for _, step in axes))
+
     def listed(self) -> Ints:
         """The addresses, index by index: [*sizes]; those farther than FAR, which no memory has, as FAR."""
         far = max(map(abs, self.ends)) >= FAR
