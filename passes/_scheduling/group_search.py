@@ -95,6 +95,7 @@ class GroupSearch:
             if operand in mapping.stages_in("glb")
         ]
         self.in_dram = {root for root, _ in streamed}
+        self._bare = dict[GroupForm, LayerGroup]()
         self.resident = [value for value in network.values if value.root not in self.in_dram]
         self.copied = {value.root: value for value in network.copied_in(self.resident)}
 
@@ -281,7 +282,13 @@ class GroupSearch:
         return max(forms, key=self._room, default=None)
 
     def bare(self, form: GroupForm) -> LayerGroup:
-        """The group of this form with rings and buffers alone."""
+        """The group of this form with rings and buffers alone, on all columns."""
+        whole = form._replace(columns=0)
+        if whole not in self._bare:
+            self._bare[whole] = self._with_rings(whole)
+        return self._bare[whole]
+
+    def _with_rings(self, form: GroupForm) -> LayerGroup:
         layers = self.network.layers[form.first : form.last + 1]
         rows = heights(layers, form.rows)
         nests = [self._nest(layer, form, each, None) for layer, each in zip(layers, rows, strict=True)]

@@ -228,6 +228,8 @@ def _mib(words: int) -> str:
 def main(networks: tuple[str, ...], glb_kib: tuple[str, ...], image_size: int | None, as_json: bool) -> None:
     """Reproduce what groups of layers save, beside the figures of papers.
 
+    All networks take about six minutes of CPU, ResNet-50 a minute for each GLB.
+
     \b
     python samples/reproduce/fusion.py
     python samples/reproduce/fusion.py --network mnist --glb 128
