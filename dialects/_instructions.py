@@ -275,7 +275,7 @@ class Mac:
 class Unit:
     """The output units' settings (COMMIT-2).
 
-    factors: the name of a residual add's f32[3], a b fixed. slope 1: none.
+    factors: the name of a residual add's f32[3], a b fixed. slope 1: none. layer: of a group, for readers.
     """
 
     bias: bool = False
@@ -285,6 +285,7 @@ class Unit:
     factors: str = ""
     add_clamp: tuple[int, ...] = INT32
     slope: float = 1.0
+    layer: str = ""
 
     def __post_init__(self) -> None:
         check_slope(self.slope)

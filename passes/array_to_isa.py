@@ -48,7 +48,11 @@ def loop_registers(layer: A.LayerOp) -> dict[str, int]:
 
 @dataclass
 class _Layer:
-    """What the instructions of one layer refer to by name. record: words of the record of a frame (CORE-8)."""
+    """What the instructions of one layer refer to by name.
+
+    record: words of the record of a frame (CORE-8). label: in comments; from a `unit` of a group on that of its layer,
+    to the end of the loop around.
+    """
 
     tensors: Mapping[str, A.Tensor]
     record: int
@@ -206,8 +210,10 @@ class _Layer:
             case A.RepeatOp():
                 repeat = op.record.data
                 yield instruction("loop", count=repeat.count, frames=int(repeat.frames)), repeat.loop
+                whole = self.label
                 for inner in op.body.block.ops:
                     yield from self.lower(inner)
+                self.label = whole
                 yield instruction("end"), ""
             case A.DmaOp():
                 yield self.with_comment(self.dma(op.record.data), (op.record.data.dram, op.record.data.glb))
@@ -216,6 +222,7 @@ class _Layer:
             case A.MacOp():
                 yield self.with_comment(self.mac(op.record.data))
             case A.UnitOp():
+                self.label = op.record.data.layer or self.label
                 yield self.with_comment(self.unit(op.record.data))
             case A.CommitOp():
                 yield self.with_comment(self.commit(op.record.data), (op.record.data.view,))

@@ -90,6 +90,10 @@ def _node_op(node: Node) -> Operation:
     return A.RepeatOp.create(properties={"record": A.RepeatAttr(node.repeat)}, regions=[body])
 
 
+def _in_group(layer: ProgramLayer) -> ProgramLayer:
+    return replace(layer, unit=replace(layer.unit, layer=layer.label), in_group=True)
+
+
 def _layer_op(
     label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], prefetched: UnitAttr | None = None
 ) -> A.LayerOp:
@@ -208,9 +212,7 @@ class _Lowering:
                 memory = "dram" if "output" in staged(layer) else "glb"
                 self.tensors.place(memory, self.leaving[layer.result], name)
         programs = [
-            self._loaded(member)
-            if isinstance(member, LoadOp)
-            else replace(self._plain(member, plan.label), in_group=True)
+            self._loaded(member) if isinstance(member, LoadOp) else _in_group(self._plain(member, plan.label))
             for member, plan in zip(members, plans, strict=True)
         ]
         ops = [_node_op(node) for node in group_program(programs, plans, self.arch)]
@@ -264,7 +266,7 @@ class _Lowering:
         layer = ProgramLayer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
         if on_core:
             shape = replace(layer.shape, sizes=on_core.sizes)
-            layer = replace(layer, shape=shape, mapping=on_core.mapping, full=Semaphore.FULL, in_group=True)
+            layer = _in_group(replace(layer, shape=shape, mapping=on_core.mapping, full=Semaphore.FULL))
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:

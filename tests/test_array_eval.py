@@ -76,6 +76,7 @@ NO_SAY = {
     "Mac.weight.pixel",  # one pixel here; a weight that differs between pixels is for other mappings
     "Mac.ifmap.lane", "Mac.weight.lane",  # one lane here; others are in test_lanes.py
     "Sync.engines",  # program order is stronger
+    "Unit.layer",  # for comments of instructions
 }  # fmt: skip
 
 

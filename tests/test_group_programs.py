@@ -240,6 +240,9 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
     program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
     assert np.array_equal(program, again)
+    comments = done("disasm", str(tmp_path / "net.cnb")).stdout
+    assert all(f"{layer}: output units" in comments for layer in ("conv0", "pool1", "conv2", "pool3", "conv4"))
+    assert "conv0..pool1: 216 words from conv0.w to conv0.w.glb" in comments
     assert "counters are as predicted" in done("estimate", str(tmp_path / "net.cnb"), "--check-counters").stdout
     assert "conv2..conv4" in done("estimate", model, *options).stdout
     proof = done("verify", str(tmp_path / "net.cnb"), "--prove", "--model", model, "--batch", "1").stdout
