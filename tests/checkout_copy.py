@@ -28,18 +28,12 @@ from warm_modules import WarmModules
 # Imported before a fork, as each takes a part of a second. They hold nothing of the checkout.
 FIRST = ("numpy", "onnx.helper", "onnxruntime", "xdsl.xdsl_opt_main", "hypothesis", "filecheck.matcher", "click")
 MOST_BYTES = 6 << 30
-# In a process without others of pytest-xdist, which leaves nothing behind. Hypothesis was imported before pytest looks.
+# In a process without others of pytest-xdist, which leaves nothing behind. Hypothesis was imported before pytest looks;
+# its plugin would read all modules for constants.
 OPTIONS = (
-    "-q",
-    "--tb=no",
-    "-p",
-    "no:xdist",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:hypothesispytest",
+    "-q", "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:hypothesispytest",
     "-Wignore::pytest.PytestAssertRewriteWarning",
-)
+)  # fmt: skip
 KILLED = -1  # a run that took more than its seconds of CPU
 
 

@@ -1,12 +1,13 @@
-"""Runs `cnncc …` and `python FILE …` of a checkout in processes that are forked from one that has imported it all.
+"""Runs `cnncc …`, `pytest …`, `python FILE …` and `python -m MODULE …` of a checkout in processes that are forked.
 
-Starting Python and importing onnx, onnxruntime and xdsl takes longer than most commands. A command is a process of its
-own: it has the caller's arguments, folder, environment and standard streams, and its exit code is the caller's. With
-SHORT_SEARCHES in its environment it searches for mappings as tests do that ask for values. One server is enough for
-many copies of a checkout: where modules were added or changed, a command is a new interpreter.
+They are forked from one that has imported it all. Starting Python and importing onnx, onnxruntime and xdsl takes longer
+than most commands. A command is a process of its own: it has the caller's arguments, folder, environment and standard
+streams, and its exit code is the caller's. With SHORT_SEARCHES in its environment it searches for mappings as tests do
+that ask for values. One server is enough for many copies of a checkout. Where modules were added or changed, and for
+pytest, a command imports all modules of the copy anew.
 
     with serving(checkout) as address:
-        add_commands(folder, address, copy)     folder: has `cnncc` and `python` then, for PATH
+        add_commands(folder, address, copy)     folder: has the commands then, for PATH
         subprocess.run(["sh", "commands.sh"], env={"PATH": …})
         Command(address, checkout, ["compile", "net.onnx"], folder, os.environ).kill()
 """
@@ -37,14 +38,7 @@ with socket.socket(socket.AF_UNIX) as server:
     sys.exit(int.from_bytes(server.recv(1), "little"))
 """
 SHORT_SEARCHES = "SHORT_SEARCHES"
-FRESH_AND_SHORT = f"""\
-import sys
-sys.path.append({str(Path(__file__).parent)!r})
-from cnncc.cli.main import main
-from searches import search_first
-search_first(setattr)
-main(prog_name="cnncc")
-"""
+ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("passes", "dialects", "cnncc")  # folders whose modules the server has imported
 
 
@@ -70,7 +64,7 @@ def serving(checkout: Path) -> Iterator[str]:
 
 def add_commands(folder: Path, address: str, checkout: Path) -> None:
     """Write the commands of a copy of the checkout."""
-    for name in ("cnncc", "python"):
+    for name in ("cnncc", "pytest", "python"):
         text = CLIENT.format(python=sys.executable, address=address, name=name, checkout=str(checkout))
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -105,6 +99,7 @@ def serve(listening: socket.socket) -> None:
     """Fork for each command, until killed."""
     import onnx  # noqa: F401
     import onnxruntime  # noqa: F401
+    import pytest  # noqa: F401
     import searches  # noqa: F401
 
     import cnncc.binary.run
@@ -147,30 +142,44 @@ def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        _run(name, arguments, fresh=known != _listed(Path(checkout)))
+        if name == "pytest" or known != _listed(Path(checkout)):
+            _import_from(checkout)
+        _run(name, arguments)
     connection.sendall(child.to_bytes(4, "little"))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     connection.sendall((code if code >= 0 else 128 - code).to_bytes(1, "little"))
     return 0
 
 
-def _run(name: str, arguments: list[str], fresh: bool) -> None:
-    """Never returns. fresh: in a new interpreter, as modules were added or changed since the server imported them."""
-    short = SHORT_SEARCHES in os.environ
-    if fresh or (name == "python" and not arguments[0].endswith(".py")):
-        command = ["-c" if short else "-m", FRESH_AND_SHORT if short else "cnncc"] if name == "cnncc" else []
-        os.execv(sys.executable, [sys.executable, *command, *arguments])
-    if short:
-        from searches import search_first
+def _import_from(checkout: str) -> None:
+    """Drop all modules of the server's checkout. From here on they are imported from a copy."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "cnncc" or (getattr(module, "__file__", None) or "").startswith(f"{ROOT}/tests/"):
+            del sys.modules[name]
+    sys.path[:] = [checkout, *(path for path in sys.path if path not in (str(ROOT), f"{ROOT}/tests"))]
 
-        search_first(setattr)
+
+def _run(name: str, arguments: list[str]) -> None:
+    """Never returns."""
+    if name == "python" and arguments[0] != "-m" and not arguments[0].endswith(".py"):
+        os.execv(sys.executable, [sys.executable, *arguments])
     code: object = 0
     try:
-        sys.argv = [name, *arguments] if name == "cnncc" else arguments
+        if SHORT_SEARCHES in os.environ:
+            _search_first()
+        sys.argv = [name, *arguments] if name != "python" else arguments
         if name == "cnncc":
             from cnncc.cli.main import main
 
             main(prog_name="cnncc")
+        elif name == "pytest":
+            import pytest
+
+            code = int(pytest.main(arguments))
+        elif arguments[0] == "-m":
+            sys.path.insert(0, str(Path.cwd()))
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(Path(arguments[0]).parent.resolve()))
             runpy.run_path(arguments[0], run_name="__main__")
@@ -186,6 +195,14 @@ def _run(name: str, arguments: list[str], fresh: bool) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _search_first() -> None:
+    """With the modules that the command uses."""
+    sys.path.append(f"{ROOT}/tests")
+    from searches import search_first
+
+    search_first(setattr)
 
 
 def _listed(checkout: Path) -> list[tuple[str, int]]:

@@ -30,7 +30,7 @@ FENCED = re.compile(r"^```(\S*)[ ]*(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("make ", "pip ")
 REPLACED = {"make demo": "python samples/demo.py"}
 ANY_MAPPING = re.compile(
-    r"python samples/(accuracy|dataflows|reproduce/(fusion|os_compiler)).py"
+    r"python (samples/(accuracy|dataflows|reproduce/(fusion|os_compiler))|tests/fuzz).py"
     r"|cnncc (compile demo/resnet20.onnx |compile samples/models/lenet_qop|verify samples/models/(lenet_qdq|resnet20)"
     r"|compile .* --schedule (blocks|c2).toml |compile .* --arch demo/mine.toml|explore |estimate .* --front$)"
     r"|cnncc check .*lenet.* --arch small.toml"

@@ -1,7 +1,7 @@
 """How many examples the drawn tests try, how many cases of large grids run, and which ones: the two knobs of them all.
 
     pytest tests/test_reuse.py                                     the same examples in every run
-    CNNCC_EXAMPLES=10 pytest tests/test_reuse.py                   ten times as many
+    CNNCC_EXAMPLES=10 pytest tests/test_reuse.py                   ten times as many, and whole grids
     CNNCC_EXAMPLES=10 CNNCC_SEED=7 pytest tests/test_reuse.py      other ones
 
 `make test-long` does the last of these for all drawn tests, with a new seed each time, and prints the seed.

@@ -103,7 +103,7 @@ def test_what_is_refused():
     height=st.integers(1, 17), extent=st.integers(1, 5), stride=st.integers(1, 3), pad=st.integers(0, 3),
     rows=st.integers(1, 4), of_consumer=st.integers(1, 4), more=st.integers(0, 4),
 )  # fmt: skip
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(300))
 def test_the_fewest_rows_run_and_one_less_does_not(height, extent, stride, pad, rows, of_consumer, more):
     if height + 2 * pad < extent:
         return

@@ -111,6 +111,13 @@ def test_check_prints_lines_in_columns(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.fullmatch(r".*net.onnx does not compile: 5 blocking, \d+ costly, \d+ note\(s\)", lines[-1])
 
 
+def test_check_of_a_model_that_computes_nothing(tmp_path: Path) -> None:
+    """No layer is left to be counted."""
+    model = conv_model()
+    del model.graph.output[:]
+    assert not agree(save(model, tmp_path / "net.onnx"), tmp_path)
+
+
 def test_check_compile_says_all_that_a_step_refuses(tmp_path: Path) -> None:
     nodes = [
         node("Conv", ["x", "w1"], ["a"], name="one", pads=[0, 6, 0, 6]),

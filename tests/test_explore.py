@@ -152,18 +152,18 @@ def test_explore_has_equal_programs_of_an_array_once() -> None:
 def test_explore_optimises_for_what_it_ranks(tmp_path: Path) -> None:
     """Of every measure that mappings decide, the table's least is that of the network optimised for it."""
     file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
-    arguments = ("explore", model, "--vary", "rows=2,8", "--vary", "glb.words=600", "-j", 1, "-o", file)
+    arguments = ("explore", model, "--vary", "rows=4", "--vary", "glb.words=600", "-j", 1, "-o", file)
     done(*arguments, "--measure", "cycles")
-    assert [result["config"]["objective"] for result in lines(file)] == ["cycles"] * 2
+    assert [result["config"]["objective"] for result in lines(file)] == ["cycles"]
     done(*arguments, "--measure", "energy", "--measure", "dram_words", "--measure", "multipliers")
-    assert [result["config"]["objective"] for result in lines(file)] == ["cycles", "energy", "words"] * 2
+    assert [result["config"]["objective"] for result in lines(file)] == ["cycles", "energy", "words"]
     for objective, measure in (("cycles", "cycles"), ("energy", "energy"), ("words", "dram_words")):
-        for results in (lines(file)[:3], lines(file)[3:]):
-            least = min(results, key=lambda result: result[measure])[measure]
-            slack = 1.005 if objective == "cycles" else 1.0
-            assert next(each[measure] for each in results if each["config"]["objective"] == objective) <= slack * least
+        results = lines(file)
+        least = min(result[measure] for result in results)
+        slack = 1.005 if objective == "cycles" else 1.0
+        assert next(each[measure] for each in results if each["config"]["objective"] == objective) <= slack * least
     done(*arguments[:-1], tmp_path / "b.jsonl", "--objective", "edp")
-    assert [result["config"]["objective"] for result in lines(tmp_path / "b.jsonl")] == ["edp"] * 2
+    assert [result["config"]["objective"] for result in lines(tmp_path / "b.jsonl")] == ["edp"]
 
 
 def test_explore_bits_of_memory() -> None:

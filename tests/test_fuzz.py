@@ -12,6 +12,7 @@ import fuzz
 import numpy as np
 import pytest
 from choices import Seeded
+from examples import examples
 from fuzz_references import Known
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from random_graphs import Network
@@ -21,7 +22,7 @@ from cnncc.passes._onnx.builder import CnnBuilder
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
-GRAPHS = 10  # of each family
+GRAPHS = examples(5)  # of each family
 
 
 @pytest.mark.parametrize("family", fuzz.FAMILIES)

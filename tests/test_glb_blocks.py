@@ -108,8 +108,8 @@ def branches(image: tuple[int, int] = (29, 23)) -> bytes:
 
 
 def image_for(words: int) -> tuple[int, int]:
-    """A smaller one for the smallest GLB, whose blocks are single pixels there: no value of the network fits it."""
-    return (11, 9) if words < 300 else (29, 23)
+    """Smaller ones for smaller GLBs. The blocks of the smallest are single pixels: no value of the network fits it."""
+    return (11, 9) if words < 300 else (19, 17) if words < 1000 else (29, 23)
 
 
 def test_glb_blocks_of_single_pixels(tmp_path: Path) -> None:

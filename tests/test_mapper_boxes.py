@@ -47,8 +47,19 @@ def test_few_register_words_are_looked_at_quickly() -> None:
     assert len(found) == len(set(found)) == 17
 
 
+@pytest.mark.parametrize("preset", ["spatial-8x8", "seed-8x8", "tcpa-4x4", "cbrain-16-16"])
+def test_boxes_are_those_of_one_pe(preset: str) -> None:
+    """So arrays of all sizes share them."""
+    arch = load_arch(preset)
+    for shape in (layer(16, 6, 9, 3), layer(16, 30, 9, 1)):
+        assert boxes.boxes(shape, arch) == boxes.boxes(shape, replace(arch, rows=1, cols=1))
+        one, other = space.numbers(shape, arch), space.numbers(shape, replace(arch, rows=3, cols=2))
+        assert one.boxes is other.boxes and one.rows.size != other.rows.size
+
+
 def forget() -> None:
     space.numbers.cache_clear()
+    space.box_arrays.cache_clear()
     _below.cache_clear()
 
 

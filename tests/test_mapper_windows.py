@@ -33,6 +33,7 @@ def layer(k: int, c: int, side: int, kernel: int, stride: int = 1, dilation: int
 
 def found(shape: LayerShape, arch: Arch) -> tuple[int, Mapping]:
     space.numbers.cache_clear()
+    space.box_arrays.cache_clear()
     _below.cache_clear()
     result = search.__wrapped__(shape, arch, GlbBudget(arch.glb.words))
     assert result is not None and result.mapping is not None

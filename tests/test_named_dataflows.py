@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, DIGITS, LENET, done, invoke
+from cli_cases import CALIBRATION, DIGITS, LENET, conv_model, done, invoke, save
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -190,10 +190,10 @@ def test_a_glb_that_is_too_small_for_a_form_is_named_with_one_that_does(
 ) -> None:
     """Each refusal names more words than there are, and soon so many that the network compiles."""
     search_with(monkeypatch, SHORT)
-    sizes = [300]
+    model, sizes = save(conv_model(), tmp_path / "net.onnx"), [100]
     for _ in range(20):
         (tmp_path / "a.toml").write_text(re.sub(r"(\[glb\]\nwords = )\d+", rf"\g<1>{sizes[-1]}", arch_text(ARRAY)))
-        args = ("compile", LENET, "--batch", 1, "--arch", tmp_path / "a.toml", "--dataflow", name)
+        args = ("compile", model, "--arch", tmp_path / "a.toml", "--dataflow", name)
         result = invoke(*args, "-o", tmp_path / "x.cnb")
         if not result.exit_code:
             break

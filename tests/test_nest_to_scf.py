@@ -30,7 +30,7 @@ def set_mapping(module: ModuleOp, mapping: Mapping) -> None:
     module.verify()
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(40))
 @given(st.data(), cases(groups=True, small=True))
 def test_scf_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None:
     ctx, module = lowered(case)
@@ -39,7 +39,7 @@ def test_scf_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None
     np.testing.assert_array_equal(result, case.sums())
 
 
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(10))
 @given(cases(groups=True, small=True), arches())
 def test_scf_of_any_step_is_brute_force(case: Case, arch: Arch) -> None:
     ctx, module = lowered(case)
@@ -210,7 +210,7 @@ def finished(case: Finish) -> np.ndarray:
     return out
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(50))
 @given(finishes())
 def test_scf_epilogue_is_brute_force(case: Finish) -> None:
     with np.errstate(over="ignore", invalid="ignore"):

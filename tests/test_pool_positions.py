@@ -369,8 +369,7 @@ def network() -> bytes:
     return build(nodes, {"x": (2, 3, 12, 11)}, ["y"], {"w": noise(1, 6, 3, 3, 3), "v": noise(2, 5, 12, 1, 1)})
 
 
-@pytest.mark.parametrize("precision", ["int16", "int8"])
-@pytest.mark.parametrize("words", [65536, 700])
+@pytest.mark.parametrize(("words", "precision"), [(65536, "int8"), (700, "int16")])
 def test_pool_positions_of_a_network(words: int, precision: str, tmp_path: Path) -> None:
     save(network(), tmp_path / "net.onnx")
     np.savez(tmp_path / "x.npz", x=noise(5, 4, 3, 12, 11))

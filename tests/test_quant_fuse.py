@@ -106,7 +106,7 @@ def graphs(draw) -> Graph:
     return graph
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(150))
 @given(graphs(), st.booleans())
 def test_quant_fuse_keeps_every_integer(graph: Graph, every_value_is_read: bool) -> None:
     module, ctx = graph.module(graph.values[1:] if every_value_is_read else graph.values[-1:])

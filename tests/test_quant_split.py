@@ -51,7 +51,7 @@ def test_quant_split_worst_input_fits_the_psum(top: int, bias_size: float) -> No
     assert used.min() > 0.98
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 5),

@@ -7,7 +7,7 @@ numbers of a layer are combined (`combinations.py`); only those that take few en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations
@@ -162,10 +162,18 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     c_limit = s.c if south and not shape.channelwise else 1
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
+    return Numbers(np.array(rows), np.array(cols), *box_arrays(shape, replace(arch, rows=1, cols=1)), shape, arch)
+
+
+@lru_cache(maxsize=64)
+def box_arrays(shape: LayerShape, arch: Arch) -> tuple[Counts, Counts, Flags, bool]:
+    """The boxes, their words, where they fit, and whether some are left out.
+
+    arch: of one PE. Arrays of any size have the boxes of their PEs, and a choice of cores tries many sizes.
+    """
     listed, some = boxes(shape, arch)
     each = np.array(listed)
-    box, words, fits = each[:, :10], each[:, 10], each[:, 11:] > 0
-    return Numbers(np.array(rows), np.array(cols), box, words, fits, some, shape, arch)
+    return each[:, :10], each[:, 10], each[:, 11:] > 0, some
 
 
 def point(everything: Numbers, form: Form, indices: Sequence[int]) -> Point:

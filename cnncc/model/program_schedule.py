@@ -109,7 +109,7 @@ def with_drains(parts: Sequence[Part]) -> list[Part]:
     """The parts, each layer with whether it drains where it stands."""
     return [
         replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan | GroupPlan) else part
-        for part, follows in zip(parts, [*parts[1:], None], strict=True)
+        for part, follows in zip(parts, [*parts, None][1:], strict=True)
     ]
 
 

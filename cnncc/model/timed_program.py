@@ -118,12 +118,12 @@ Node = Task | SequencerCycles | TimedSignal | Wait | TimedLoop
 class PredictedCycles:
     """Counted cycles by the keys of docs/stats.md: compute and the stalls, if they are known, add up to total."""
 
-    total: int = 0
-    compute: int = 0
-    load: int = 0
-    commit: int = 0
-    dma: int = 0
-    stall: Mapping[str, int] = field(default_factory=dict[str, int])
+    total: int
+    compute: int
+    load: int
+    commit: int
+    dma: int
+    stall: Mapping[str, int]
 
 
 def busy_cycles(nodes: Sequence[Node]) -> list[int]:

@@ -50,7 +50,7 @@ def network_cycles(
     if groups and not fits(list(lifetimes(network, arch, nests, groups).values()), arch.glb.words):
         return None
     parts = network_parts(network, arch, nests, plans, groups)
-    return program_cycles(parts, arch) if parts else (PredictedCycles(), {})
+    return program_cycles(parts, arch) if parts else (PredictedCycles(0, 0, 0, 0, 0, {}), {})
 
 
 def part_label(network: Network, layer: LayerOp) -> str:

@@ -118,7 +118,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
     all_steps = repeats * steps.prod(axis=1)
     boxes, overhead = _boxes(shape, arch), arch.pe.start_cycles + arch.pe.finish_cycles
     largest = int(boxes.prod(axis=1).max())
-    held = _held(shape, arch) if shape.own else None
+    loads_of = _Loads(shape, arch) if shape.own else None
     once = _read_once(shape) // glb
 
     serial = None if arch.sequencer.overlap else _Serial(shape, arch, boxes)
@@ -135,9 +135,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
         cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # MAC-4
         compute = min(compute, cycles)
         if together(cycles, commits) < total:
-            loads = once
-            if held is not None:
-                loads = max(once, _loads(shape, arch, dict(zip(DIMS, pes[i].tolist(), strict=True)), held))
+            loads = max(once, loads_of.cycles(*pes[i, 2:].tolist())) if loads_of else once
             least = together(cycles, commits, loads)
             total = min(total, max(least, serial.cycles(steps[i])) if serial else least)
     return Bound(compute, total)
@@ -325,6 +323,35 @@ def _read_once(shape: Shape) -> int:
     return shape.weights + image_words(shape)
 
 
+class _Loads:
+    """Cycles of the GLB's port (LOAD-2), at least, where no input channel is of use to two output channels.
+
+    Rows that several PEs need at the same place come once, and neighbours pass on the columns that they share (MAC-3).
+    """
+
+    def __init__(self, shape: Shape, arch: Arch) -> None:
+        self.shape, self.arch = shape, arch
+        self.held = _held(shape, arch)
+        self.known = dict[tuple[int, ...], int]()  # many ways to unroll differ in k and c alone
+
+    def cycles(self, *pes: int) -> int:
+        """With so many PEs of h, w, r and s."""
+        if pes not in self.known:
+            self.known[pes] = self._cycles(*pes)
+        return self.known[pes]
+
+    def _cycles(self, pes_h: int, pes_w: int, pes_r: int, pes_s: int) -> int:
+        shape, (h, w, r, s, rows, columns) = self.shape, self.held
+        (down, along), (step_y, step_x) = shape.stride, shape.dilation
+        passed = np.maximum(0, s - along) if self.arch.links.n2n and step_x == 1 else np.zeros_like(s)
+        alone = columns * _places(pes_w, pes_s, along * w, step_x * s)
+        across = np.minimum(alone, (columns - passed) * pes_w + passed) / (pes_w * w)
+        rows = rows * _places(pes_h, pes_r, down * h, step_y * r) / (pes_h * h)
+        taps = np.ceil(shape.r / (pes_r * r)) * np.ceil(shape.s / (pes_s * s))
+        words = shape.images * shape.k * shape.h * shape.w * float((across * rows * taps).min())
+        return int((words + shape.weights) / self.arch.glb.words_per_cycle)
+
+
 def _held(shape: Shape, arch: Arch) -> Any:
     """float[held, 6]: h w r s, rows and columns of the image, of all parts of a channel that a PE can hold."""
     most = arch.pe.ifmap_words + (arch.pe.virtual_words if arch.pe.pong_words else 0)
@@ -340,22 +367,6 @@ def _held(shape: Shape, arch: Arch) -> Any:
                     break
                 parts.append((h, w, r, s, rows, columns))
     return np.array(parts, float).T
-
-
-def _loads(shape: Shape, arch: Arch, pes: dict[str, int], held: Any) -> int:
-    """Cycles of the GLB's port (LOAD-2), at least, where no input channel is of use to two output channels.
-
-    Rows that several PEs need at the same place come once, and neighbours pass on the columns that they share (MAC-3).
-    """
-    h, w, r, s, rows, columns = held
-    (down, along), (step_y, step_x) = shape.stride, shape.dilation
-    passed = np.maximum(0, s - along) if arch.links.n2n and step_x == 1 else np.zeros_like(s)
-    alone = columns * _places(pes["w"], pes["s"], along * w, step_x * s)
-    across = np.minimum(alone, (columns - passed) * pes["w"] + passed) / (pes["w"] * w)
-    rows = rows * _places(pes["h"], pes["r"], down * h, step_y * r) / (pes["h"] * h)
-    taps = np.ceil(shape.r / (pes["r"] * r)) * np.ceil(shape.s / (pes["s"] * s))
-    words = shape.images * shape.k * shape.h * shape.w * float((across * rows * taps).min())
-    return int((words + shape.weights) / arch.glb.words_per_cycle)
 
 
 def _places(outputs: int, taps: int, output_step: Any, tap_step: Any) -> Any:

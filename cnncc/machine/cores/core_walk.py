@@ -39,9 +39,7 @@ class SharedUse(NamedTuple):
     def of(cls, instruction: Instruction, core: int, wiring: Wiring) -> SharedUse:
         """Of an instruction of a core."""
         taken, given = ([(core, number) for number in tokens_of(instruction, each)] for each in ("take", "give"))
-        return cls(
-            [each for each in taken if each in wiring.sources], [each for each in given if each in wiring.shared]
-        )
+        return cls([one for one in taken if one in wiring.sources], [one for one in given if one in wiring.shared])
 
 
 class Deadlock(Trap):
