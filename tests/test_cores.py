@@ -23,6 +23,7 @@ from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
+from cnncc.machine.cores.banks import spans_of
 from cnncc.machine.cores.core_checks import check_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import simulate_cores
@@ -135,6 +136,20 @@ def test_the_banks_of_a_load(setup: str, banks: str) -> None:
             continue
         with pytest.raises(Refusal, match=f"bank {bank} of the GLB, .* is read by core 0, .* and by core 1"):
             check_cores(program, CORES_ARCH)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "words"),
+    [
+        ("rows=3 words=4", (10, 73)),  # 2 * 30 + 3 behind the first word
+        ("count=3 glb_step=31 words=2", (10, 73)),
+        ("glb_offset=5 y=1 x=2 rows=2 words=7", (47, 83)),
+    ],
+)
+def test_the_words_of_a_transfer(transfer: str, words: tuple[int, int]) -> None:
+    text = f"core rows=1 cols=1\ndesc id=1 base=10 pitch=30\ndma glb=1 {transfer}\nhalt"
+    (core,) = cores_of(assemble(text), CORES_ARCH)
+    assert [(how, span) for _, how, span in spans_of(core)] == [("written", words)]
 
 
 def test_a_descriptor_that_changes_in_a_loop() -> None:

@@ -47,14 +47,23 @@ def test_few_register_words_are_looked_at_quickly() -> None:
     assert len(found) == len(set(found)) == 17
 
 
+@pytest.mark.parametrize("n2n", [True, False])
 @pytest.mark.parametrize("preset", ["spatial-8x8", "seed-8x8", "tcpa-4x4", "cbrain-16-16"])
-def test_boxes_are_those_of_one_pe(preset: str) -> None:
-    """So arrays of all sizes share them."""
+def test_boxes_are_those_of_one_pe(preset: str, n2n: bool) -> None:
+    """So arrays of all sizes share them, whatever else takes how long."""
     arch = load_arch(preset)
+    arch = replace(arch, links=replace(arch.links, n2n=n2n))
+    pe = replace(arch.pe, start_cycles=7, finish_cycles=9)
+    other = replace(arch, rows=3, cols=2, pe=pe, glb=replace(arch.glb, words=9000, words_per_cycle=7))
     for shape in (layer(16, 6, 9, 3), layer(16, 30, 9, 1)):
-        assert boxes.boxes(shape, arch) == boxes.boxes(shape, replace(arch, rows=1, cols=1))
-        one, other = space.numbers(shape, arch), space.numbers(shape, replace(arch, rows=3, cols=2))
-        assert one.boxes is other.boxes and one.rows.size != other.rows.size
+        of_images = replace(shape, sizes=replace(shape.sizes, n=3))
+        numbers, others = space.numbers(shape, arch), space.numbers(of_images, other)
+        assert numbers.boxes is others.boxes and numbers.rows.size != others.rows.size
+        for each in (arch, other):
+            found, some = boxes.boxes(of_images, each)
+            assert [box[:10] for box in found] == [*map(tuple, numbers.boxes.tolist())] and some == numbers.some
+            assert [box[10] for box in found] == numbers.words.tolist()
+            assert [[*box[11:]] for box in found] == numbers.fits.tolist()
 
 
 def forget() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cli_cases import SAMPLES, done
-from searches import SHORT, search_with
+from searches import SHORT, SHORT_FRONTS, search_with
 from test_repository import MODULES, imports
 
 from cnncc.arch.model import Arch, Energy, load_arch
@@ -390,9 +390,9 @@ SAY: dict[str, Callable[[Progress], object]] = {
 }
 
 
-@pytest.mark.usefixtures("short_searches")
 @pytest.mark.parametrize("command", SAY)
-def test_commands_say_how_far_searches_are(command: str) -> None:
+def test_commands_say_how_far_searches_are(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    search_with(monkeypatch, SHORT_FRONTS)
     said: list[str] = []
     SAY[command](lambda what, *_: said.append(what))
     assert "nest-assign-mapping: 7 of 7 mappings" in said

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
 from cnncc.dialects._mapping import Loop, Mapping, Stage
 from cnncc.mapper.arrays import Counts, Flags
 from cnncc.mapper.boxes import boxes
@@ -162,16 +162,17 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     c_limit = s.c if south and not shape.channelwise else 1
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
-    return Numbers(np.array(rows), np.array(cols), *box_arrays(shape, replace(arch, rows=1, cols=1)), shape, arch)
+    image, pe = replace(shape, sizes=replace(s, n=1)), replace(arch.pe, start_cycles=0, finish_cycles=0)
+    return Numbers(np.array(rows), np.array(cols), *box_arrays(image, pe, arch.links), shape, arch)
 
 
 @lru_cache(maxsize=64)
-def box_arrays(shape: LayerShape, arch: Arch) -> tuple[Counts, Counts, Flags, bool]:
+def box_arrays(shape: LayerShape, pe: Pe, links: Links) -> tuple[Counts, Counts, Flags, bool]:
     """The boxes, their words, where they fit, and whether some are left out.
 
-    arch: of one PE. Arrays of any size have the boxes of their PEs, and a choice of cores tries many sizes.
+    They depend on nothing else of an array. A choice of cores tries many sizes, and other times.
     """
-    listed, some = boxes(shape, arch)
+    listed, some = boxes(shape, Arch("", 1, 1, pe, Glb(1, 1), Dram(1, 0), links=links))
     each = np.array(listed)
     return each[:, :10], each[:, 10], each[:, 11:] > 0, some
 
