@@ -28,8 +28,10 @@ class Effort:
     streamed_tiles: int = 700
     """The same as `tiles` where an operand is streamed. Together."""
 
-    patience: int = 16
-    """A search that is not exact ends after so many candidates none of which was better. Not measured."""
+    patience: int = 24
+    """A search that is not exact ends after so many candidates none of which was better. With 16 a layer of AlexNet
+    takes 0.9 % more cycles, and 46 % more DRAM words where these are minimised; with 32 ResNet-50 takes as many cycles.
+    """
 
     few_runs: int = 4
     """Runs after which such a search ends if little can be won. Together, as 6."""
@@ -47,8 +49,8 @@ class Effort:
     """Runs of a point, before others are run. Without a limit a layer took 217,186 cycles for 205,023."""
 
     alike: int = 3
-    """So many runs of a kind (`Point.kind`) say how near to their bounds others of it may be. Without it a layer takes
-    15,698 cycles for 15,087, in three times the runs.
+    """So many runs of a kind (`Point.kind`) say how near to their bounds others of it may be. Without it MobileNet on 8 x 8
+    PEs takes as many cycles, in 15 % more runs.
     """
 
     turned: bool = False
