@@ -599,7 +599,7 @@ def shown(value: Value | None) -> str:
     default="first",
     show_default=True,
     help="What is compiled and run: first layers, in 6 s; also all convolutions, in 4 minutes; or, from ONNX, whole "
-    "networks as the compiler maps them, NiN in 51 s, light-alexnet in 49 s. CPU time of one core.",
+    "networks as the compiler maps them, three of them in 5 minutes. CPU time of one core.",
 )
 @click.option("--prove", is_flag=True, help="Prove these programs, too, but for an error of 2^-50; takes longer.")
 @click.option("--network", "names", type=click.Choice([*SOURCES, *VARIANTS]), multiple=True, help="Run these alone.")
