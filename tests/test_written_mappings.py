@@ -44,7 +44,7 @@ from cnncc.util.npz import npz_bytes
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
-EXAMPLES = examples(16)
+EXAMPLES = examples(32)
 PARTS = 4
 Random = np.random.Generator
 # What the lowering says of forms that it does not have.
