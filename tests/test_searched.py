@@ -297,6 +297,20 @@ def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShap
 
 
 @pytest.mark.usefixtures("at_once")
+def test_searched_keeps_its_processes(folder: Path, counted: list[LayerShape]) -> None:
+    """One that ended is replaced."""
+    search_ahead(TASKS[:2], silent, 2)
+    first, second = cached_search._started(2)
+    search_ahead(TASKS[2:4], silent, 2)
+    assert cached_search._started(2) == [first, second] and counted == []
+    first.kill()
+    first.wait()
+    search_ahead(TASKS[4:], silent, 2)
+    kept, new = cached_search._started(2)
+    assert kept is second and new is not first and counted == []
+
+
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("command", ["import os; os.abort()", "import sys; sys.stdin.read(1); sys.exit()", "1 +"])
 def test_searched_goes_on_without_processes_that_end(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_search, "WORKER", command)

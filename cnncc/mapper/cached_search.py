@@ -6,6 +6,7 @@ imports, the layer, its GLB budget, and the array without its name and energies.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import pickle
@@ -316,17 +317,34 @@ def work() -> None:
             os._exit(0)
 
 
+_processes = list[subprocess.Popen[bytes]]()  # that wait for tasks; starting one takes 0.3 s of CPU
+
+
 def _started(count: int) -> list[subprocess.Popen[bytes]]:
-    """Processes that wait for tasks; fewer where the system has no more."""
+    """So many processes that wait for tasks, those of earlier searches first; fewer where the system has no more."""
     command = [sys.executable, "-c", WORKER, *(path or str(Path.cwd()) for path in sys.path)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    pipe, started = subprocess.PIPE, list[subprocess.Popen[bytes]]()
+    _end([process for process in _processes if process.poll() is not None or process.args != command])
+    pipe = subprocess.PIPE
     with suppress(OSError):
-        for _ in range(count):
-            started.append(
+        while len(_processes) < count:
+            _processes.append(
                 subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
             )
-    return started
+    return _processes[:count]
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        _processes.remove(process)
+        with suppress(OSError), process:  # OSError: what was written and not read cannot be flushed
+            pass
+
+
+@atexit.register
+def _end_all() -> None:
+    _end(list(_processes))
 
 
 def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[SearchTask, Result | None], None]) -> None:
@@ -342,6 +360,9 @@ def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[Searc
             pickle.dump(task, process.stdin)
             process.stdin.flush()
             return pickle.load(process.stdout)
+        except BaseException:
+            process.kill()  # what it would say next may belong to this task
+            raise
         finally:
             idle.put(process)
 
@@ -354,10 +375,8 @@ def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[Searc
             done(task, task.search() if lost else future.result())
         for task in tasks if not processes else ():
             done(task, task.search())
+    except BaseException:
+        _end_all()
+        raise
     finally:
-        for process in processes:
-            process.kill()
         threads.shutdown(cancel_futures=True)
-        for process in processes:
-            with suppress(OSError), process:  # OSError: what was written and not read cannot be flushed
-                pass
