@@ -67,10 +67,17 @@ REFUSED = (
 
 
 def mapped(
-    chain: Chain, rows: int, layers: list[str], arch: str, rowwise: bool = False, slack: int = 0, single: bool = False
+    chain: Chain,
+    rows: int,
+    layers: list[str],
+    arch: str,
+    rowwise: bool = False,
+    slack: int = 0,
+    single: bool = False,
+    schedule: str | None = None,
 ) -> Compilation:
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
-    compilation = chain.compilation(arch)
+    compilation = chain.compilation(arch, schedule=schedule)
     compilation.run_before(TO_PROGRAMS)
     NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single).apply(compilation.ctx, compilation.module)
     group = group_of(compilation.module)
@@ -348,6 +355,32 @@ def test_every_deleted_token_is_found() -> None:
                 found += seen
                 assert seen or races(spoilt, arch, dram) == [], f"{number}, instruction {at}: {side}"
     assert found >= deleted // 2 > 4
+
+
+def test_a_ring_beside_a_whole_value_holds_one_image(tmp_path: Path) -> None:
+    """The commits of l3 read l1's result of all images, which lies in the GLB, and write a ring, from one start.
+
+    l4 prefetches the residual from l0, so that the last image has instructions of its own. They start two images further
+    in l1's result, and not in the ring.
+    """
+    rng, dims, residuals = np.random.default_rng(SEED), (3, 2, 7, 5), {3: 2, 4: 1}
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims])
+    for number in range(5):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (2, 2, 3, 3)).astype(np.int16)
+        then, residual = "clamp = [-120, 120]", ""
+        if value := residuals.get(number):
+            chain.arrays[f"f{number}"] = np.array([1, 0.5, 0], np.float32)
+            then += f', factors = "f{number}", add_clamp = [-99, 99]'
+            residual = f"residual %v{value} : {tensor(dims)}"
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} {residual} weights @w{number} "
+            f"window <kernel = [3, 3], pad = [1, 1, 1, 1]> then <{then}> "
+            f'label "l{number}" : {tensor(dims)} -> {tensor(dims)}'
+        )
+        chain.dims.append(dims)
+    schedule = tmp_path / "ends.toml"
+    schedule.write_text('[l0]\noutput = "streamed"\n[l1]\noutput = "resident"\n')
+    checked(mapped(chain, 1, ["l2", "l3", "l4"], "spatial-4x4", schedule=str(schedule)), chain)
 
 
 def loads(compilation: Compilation) -> list[LoadOp]:

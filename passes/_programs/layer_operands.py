@@ -133,7 +133,7 @@ class Operands:
         if stage is None:
             channel, wrap = 1 if by_position else home.plane, home.wrap or wrap
             if name in OF_COMMIT and not home.image:
-                wrap = wrap or self.image  # one image at a time lies here, wherever a commit starts
+                wrap = wrap or self.image  # a ring has one image: a start that counts images comes round in it
             ring = home.ring
             return [
                 A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, ring_y=ring, steps=steps)
