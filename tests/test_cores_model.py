@@ -90,7 +90,7 @@ def programs(array: str, seed: int) -> Iterator[tuple[CoresPlan, Binary]]:
         labels = chain.labels
         cuts = sorted({0, len(labels), *rng.integers(1, len(labels), rng.integers(0, 4)).tolist()})
         parts = [labels[a:b] for a, b in pairwise(cuts)]
-        rows = tuple(int(rng.integers(1, 4)) for _ in parts)
+        rows = tuple(min(int(rng.integers(1, 4)), chain.dims[end][2]) for end in cuts[1:])
         cores = ";".join(",".join(part) for part in parts)
         try:
             NestCoresPass(cores, ";".join(PLACES[len(parts)]), rows, lag=int(rng.integers(1, 3)), arch=array).apply(

@@ -241,9 +241,9 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     model = str(SAMPLES / "models" / "mnist.onnx")
     options = ["--batch", "1", "--schedule", str(tmp_path / "groups.toml")]
     files = ["-o", str(tmp_path / "net.cnb"), "--dump-dir", str(tmp_path / "ir")]
-    assert "0 layer(s) mapped, 2 group(s) as" in done("compile", model, *options, *files).stdout
+    assert "0 layers mapped, 2 groups as" in done("compile", model, *options, *files).stdout
     without = done("compile", model, *options, "--groups", "none", "-o", str(tmp_path / "none.cnb")).stdout
-    assert "0 layer(s) mapped as" in without
+    assert "0 layers mapped as" in without
     done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
     program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
     assert np.array_equal(program, again)
@@ -360,8 +360,8 @@ def test_every_deleted_token_is_found() -> None:
 def test_a_ring_beside_a_whole_value_holds_one_image(tmp_path: Path) -> None:
     """The commits of l3 read l1's result of all images, which lies in the GLB, and write a ring, from one start.
 
-    l4 prefetches the residual from l0, so that the last image has instructions of its own. They start two images further
-    in l1's result, and not in the ring.
+    l4 prefetches the residual from l0, so that the last image has instructions of its own. They start two images
+    further in l1's result, and not in the ring.
     """
     rng, dims, residuals = np.random.default_rng(SEED), (3, 2, 7, 5), {3: 2, 4: 1}
     chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims])

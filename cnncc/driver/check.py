@@ -38,7 +38,7 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.driver.program_parts import PartsObserver, cores_plan_of
 from cnncc.driver.sources import CompileOptions, groups_setting
-from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
+from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line, plural
 from cnncc.frontend.export_onnx import input_names, main_function
 from cnncc.frontend.import_onnx import read_onnx
 from cnncc.numerics import integer_range
@@ -238,7 +238,7 @@ def as_text(findings: Sequence[Finding], model: Path) -> list[str]:
     numbers = count(findings)
     verdict = "does not compile" if numbers["blocking"] else "compiles"
     costly, notes = numbers["costly"], numbers["note"]
-    return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {notes} note(s)"]
+    return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {plural(notes, 'note')}"]
 
 
 def findings_table(findings: Sequence[Finding]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cnncc.errors import plural
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.passes._scheduling.group_choice import GroupChoice
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm
@@ -122,7 +123,7 @@ def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
 def form_of(group: LayerGroup) -> str:
     """How a group runs, in words."""
     options = group.options
-    columns = f" in strips of {_counted(options.columns, 'column')}" if options.columns else ""
+    columns = f" in strips of {plural(options.columns, 'column')}" if options.columns else ""
     loads = "".join(f", {load.label} row by row" for load in group.loads)
     delays = f", delays {' '.join(map(str, options.delays))}" if options.delays else ""
     rowwise, single = ", delays in rows" * options.rowwise, ", results in one buffer" * options.single
@@ -131,11 +132,7 @@ def form_of(group: LayerGroup) -> str:
 
 def stripes_of(rows: int) -> str:
     """In words."""
-    return f"stripes of {_counted(rows, 'row')}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number > 1 else ''}"
+    return f"stripes of {plural(rows, 'row')}"
 
 
 def _nearest(choice: GroupChoice, chosen: Candidate) -> Alternative | None:

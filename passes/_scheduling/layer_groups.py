@@ -250,6 +250,13 @@ def _number(attribute: Attribute | None) -> int:
     return attribute.value.data if isinstance(attribute, IntegerAttr) else -1
 
 
+def check_stripe(rows: int, last: LayerOp) -> None:
+    """A stripe is some rows of the last layer's result, at most all of them. Raises Refusal."""
+    height = last.sizes.data.h
+    if not 1 <= rows <= height:
+        raise Refusal(f"stripes of {rows} rows: rows is 1 to {height}, all of the last layer, '{label_of(last)}'")
+
+
 def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = (), several: bool = False) -> list[int]:
     """Rows of a stripe of each value that is loaded and of each layer, `rows` for the last one.
 
