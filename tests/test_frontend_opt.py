@@ -100,7 +100,7 @@ def test_frontend_opt_error_does_not_print_the_module(tmp_path: Path) -> None:
 
 
 def test_frontend_opt_knows_each_dialect_and_pass_once() -> None:
-    tool = OptMain(args=[])
+    tool = OptMain([], "")
     assert set(DIALECTS) | {"func", "linalg"} <= set(tool.ctx.registered_dialect_names)
     assert set(PASSES) | {"canonicalize", "cse"} <= set(tool.available_passes)
 
@@ -115,7 +115,7 @@ def test_frontend_opt_works_where_cnncc_is_not_installed(monkeypatch: pytest.Mon
         return importlib.metadata.EntryPoints(point for point in points if point.name != "cnncc")
 
     monkeypatch.setattr(importlib.metadata, "entry_points", without_cnncc)
-    tool = OptMain(args=[])
+    tool = OptMain([], "")
     assert "onnx" in tool.ctx.registered_dialect_names and "onnx-dead-code" in tool.available_passes
 
 
