@@ -131,7 +131,7 @@ class NestCoresPass(ModulePass):
         """The chain that is the best on the array. Raises Refusal."""
         graph, _ = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
         if arch.cores.most < 2:
-            raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): an array with several cores")
+            raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): another array, as tcpa-4x4")
         search = CoreSearch(graph, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
         if self.fps is None:
             return search.fastest().chain

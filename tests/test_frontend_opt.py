@@ -122,6 +122,7 @@ def test_frontend_opt_works_where_cnncc_is_not_installed(monkeypatch: pytest.Mon
 def test_frontend_cli_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opt(DATA / "lenet.onnx", "--batch", 1).exit_code == 0
     assert "tensor<1x1x28x28xf32>" in opt(DATA / "lenet.onnx").stdout
+    assert "cnncc opt: error: unrecognized arguments: --no-such-option" in opt("--no-such-option").stderr
     assert opt("--no-such-option").exit_code == 2
     assert CliRunner().invoke(main, ["no-such-command"]).exit_code == 2
     assert opt("--help").exit_code == 0 and CliRunner().invoke(main, ["--help"]).exit_code == 0

@@ -87,6 +87,7 @@ class OptMain(xDSLOptMain):
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         """Add the option of ONNX files. The help says how the tool is used, and leaves lists of names to others."""
+        arg_parser.prog = "cnncc opt"
         arg_parser.usage = "cnncc opt [FILE.mlir | MODEL.onnx] [-p PASSES] [-o OUT.mlir] [OPTION]..."
         arg_parser.description, arg_parser.formatter_class = self.about, argparse.RawDescriptionHelpFormatter
         super().register_all_arguments(arg_parser)
@@ -125,6 +126,8 @@ class OptMain(xDSLOptMain):
             self.args.input_file = str(file)
             if file.suffix == ".mlir":
                 ir_bytes(file)  # xDSL reads a file of any size
+        elif sys.stdin.isatty():
+            raise Refusal("no input: give FILE.mlir or MODEL.onnx, or pipe IR in")
         try:
             return super().prepare_input()
         except ValueError as error:
