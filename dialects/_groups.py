@@ -21,7 +21,7 @@ Point = tuple[int, int]  # a step, and the number of a layer that has a stripe i
 
 
 @dataclass(frozen=True)
-class Read:
+class RowRead:
     """How a layer reads the rows of the result of layer number `producer`, as its `operand`.
 
     extent: rows of a window, the dilated kernel. pad: rows of padding above.
@@ -36,7 +36,7 @@ class Read:
     def rows(self, first: int, count: int, height: int) -> tuple[int, int]:
         """First row and end of what output rows `first` … `first + count - 1` read of `height` rows.
 
-        >>> Read(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
+        >>> RowRead(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
         (0, 4)
         """
         low = max(0, first * self.stride - self.pad)
@@ -57,7 +57,7 @@ class GroupLayer:
     mapping: Mapping
     delay: int
     keeps: int = 0
-    reads: tuple[Read, ...] = ()
+    reads: tuple[RowRead, ...] = ()
     leaves: bool = False
     first: int = 0
 
@@ -103,7 +103,7 @@ class GroupLayer:
         """The stripe that a row is in."""
         return (row - self.head) // self.rows + 1 if row >= self.head else 0
 
-    def reads_of_stripe(self, read: Read, stripe: int, height: int) -> tuple[int, int]:
+    def reads_of_stripe(self, read: RowRead, stripe: int, height: int) -> tuple[int, int]:
         """First row and end of what a stripe reads."""
         return read.rows(self.start(stripe), self.stripe_rows(stripe), height)
 
@@ -137,19 +137,19 @@ def points_of(layers: Sequence[GroupLayer]) -> Iterator[tuple[Point, int]]:
                 yield (step, number), stripe
 
 
-def stripe_needed(consumer: GroupLayer, read: Read, producer: GroupLayer, stripe: int) -> int:
+def stripe_needed(consumer: GroupLayer, read: RowRead, producer: GroupLayer, stripe: int) -> int:
     """The last stripe of the producer that a stripe of the consumer reads; -1 where it reads none."""
     low, end = consumer.reads_of_stripe(read, stripe, producer.sizes.h)
     return producer.stripe_of(end - 1) if end > low else -1
 
 
-def least_lag(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
+def least_lag(consumer: GroupLayer, read: RowRead, producer: GroupLayer) -> int:
     """How many stripes the consumer runs behind the producer at least, so that all rows that it reads are there."""
     needed = (stripe_needed(consumer, read, producer, stripe) - stripe for stripe in range(consumer.stripes))
     return max(0, *needed)
 
 
-def least_ring(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
+def least_ring(consumer: GroupLayer, read: RowRead, producer: GroupLayer) -> int:
     """Rows of the ring, so that the producer overwrites no row that the consumer still reads."""
     least, height, lag = 1, producer.sizes.h, consumer.delay - producer.delay
     for stripe in range(consumer.stripes):
@@ -200,7 +200,7 @@ def _layer_problems(layer: GroupLayer, layers: Sequence[GroupLayer]) -> Iterator
     yield from _stage_problems(layer, is_read)
 
 
-def _edge_problems(layer: GroupLayer, read: Read, producer: GroupLayer) -> Iterator[str]:
+def _edge_problems(layer: GroupLayer, read: RowRead, producer: GroupLayer) -> Iterator[str]:
     edge = f"layer {layer.label}, which reads {producer.label}"
     if (rows := min(producer.sizes.h, read.stride * layer.rows)) != producer.rows:
         yield (

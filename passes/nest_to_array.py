@@ -53,7 +53,7 @@ from cnncc.passes._programs.array_mark import marked_array
 from cnncc.passes._programs.core_program import ChainProgram
 from cnncc.passes._programs.group_program import group_program
 from cnncc.passes._programs.layer_program import layer_program
-from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
+from cnncc.passes._programs.layer_records import ActivationLayout, Body, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._programs.loaded_rows import LoadedRows
 from cnncc.passes._programs.stream_program import stream_program
@@ -140,7 +140,7 @@ class _Lowering:
     program: list[Operation] = field(default_factory=list[Operation])
     in_dram: dict[str, str] = field(default_factory=dict[str, str])
     drained: A.LayerOp | None = None  # the layer just before, if its last transfers bring results to DRAM
-    rings: dict[SSAValue, Home] = field(default_factory=dict[SSAValue, Home])
+    rings: dict[SSAValue, ActivationLayout] = field(default_factory=dict[SSAValue, ActivationLayout])
     leaving: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])  # results of groups, by value
     chain: ChainProgram | None = None  # the cores with PEs
 
@@ -269,7 +269,7 @@ class _Lowering:
             layer = _in_group(replace(layer, shape=shape, mapping=on_core.mapping, full=Semaphore.FULL))
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
-    def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
+    def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> ActivationLayout:
         part = columns_of(value, self.rings)
         if part.whole in self.rings:
             return self.tensors.columns(self.rings[part.whole], part.first)
@@ -396,7 +396,7 @@ class _Lowering:
         self.move(A.Direction.OUT, "outputs", moved)
 
 
-def _every(apart: int, home: Home, label: str) -> Home:
+def _every(apart: int, home: ActivationLayout, label: str) -> ActivationLayout:
     """A value of which every row that counts is so many rows behind the one before. Raises Refusal."""
     if home.ring % apart:
         raise Refusal(

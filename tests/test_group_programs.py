@@ -25,7 +25,7 @@ from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.certificate.group_entries import figures
-from cnncc.dialects._groups import GroupLayer, Read, load_of_rows, without_unread_rows
+from cnncc.dialects._groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
 from cnncc.dialects.array import View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
@@ -433,7 +433,7 @@ def test_a_load_moves_each_row_once() -> None:
     weights = 3 * 2 * 9 + 2 * 3 * 9 + 2 * (3 + 2)
     assert counters["words"]["dram_read"] == 2 * 11 * 5 + weights
     load = load_of_rows("x", (1, 2, 11, 5), 2)
-    reader = replace(layer("r", 5, 1, 0, Read(0, "ifmap", 2, 2, 0)), leaves=True)
+    reader = replace(layer("r", 5, 1, 0, RowRead(0, "ifmap", 2, 2, 0)), leaves=True)
     assert without_unread_rows([load, reader])[0].sizes.h == 10
 
 
@@ -464,7 +464,7 @@ def test_a_proof_finds_wrong_rings(name: str) -> None:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
-def layer(label: str, height: int, rows: int, delay: int, *reads: Read, keeps: int = 0) -> GroupLayer:
+def layer(label: str, height: int, rows: int, delay: int, *reads: RowRead, keeps: int = 0) -> GroupLayer:
     loops = (Loop("h", rows), *((Loop("h"),) if rows > 1 else ()))
     return GroupLayer(label, "mac", Sizes(1, 1, 1, height, 1, 1, 1), Mapping(loops), delay, keeps, reads, not keeps)
 
@@ -477,8 +477,8 @@ def with_tokens(body: GroupBody) -> list[tuple[bool, bool]]:
 def test_a_long_group_has_a_steady_state() -> None:
     """The example of docs/groups.md on more rows: c2 a stripe behind c1, p2 in the same step."""
     c1 = layer("c1", 40, 2, 0, keeps=5)
-    c2 = layer("c2", 40, 2, 1, Read(0, "ifmap", 3, 1, 1), keeps=2)
-    p2 = layer("p2", 20, 1, 1, Read(1, "ifmap", 2, 2, 0))
+    c2 = layer("c2", 40, 2, 1, RowRead(0, "ifmap", 3, 1, 1), keeps=2)
+    p2 = layer("p2", 20, 1, 1, RowRead(1, "ifmap", 2, 2, 0))
     bodies = group_bodies([c1, c2, p2], [False] * 3)
     assert [(body.steps, [section.layer for section in body.sections]) for body in bodies] == [
         (1, [0]), (19, [0, 1, 2]), (1, [1, 2]),
@@ -507,8 +507,8 @@ def test_a_long_group_has_a_steady_state() -> None:
 
 def test_a_residual_needs_no_token_of_its_own() -> None:
     """c reads b, which read a: the commits of a are done when those of b are."""
-    a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, Read(0, "ifmap"), keeps=1)
-    c = layer("c", 8, 1, 0, Read(1, "ifmap"), Read(0, "residual"))
+    a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, RowRead(0, "ifmap"), keeps=1)
+    c = layer("c", 8, 1, 0, RowRead(1, "ifmap"), RowRead(0, "residual"))
     (body,) = group_bodies([a, b, c], [False] * 3)
     assert with_tokens(body) == [
         (False, True),

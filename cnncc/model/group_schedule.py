@@ -14,7 +14,7 @@ from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
 from cnncc.model.layer_schedule import ChannelNotes, LayerPlan, LayerSchedule, ScheduleWalk
 from cnncc.model.layer_shape import whole
-from cnncc.model.loop_walk import At
+from cnncc.model.loop_walk import WalkPosition
 from cnncc.model.occupancy import transfer
 from cnncc.model.timed_program import (
     ARRAY,
@@ -199,5 +199,5 @@ class _GroupWalk:
         )
         return self.walks[section.layer].section(at, section.tokens)
 
-    def _at(self, number: int, rows: int) -> At:
-        return At({**whole(self.walks[number].shape.sizes), "n": 1, "h": rows})
+    def _at(self, number: int, rows: int) -> WalkPosition:
+        return WalkPosition({**whole(self.walks[number].shape.sizes), "n": 1, "h": rows})

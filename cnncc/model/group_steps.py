@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cnncc.dialects._channels import CoreEnds
-from cnncc.dialects._groups import STREAMED, GroupLayer, Point, Read, points_of, stripe_needed
+from cnncc.dialects._groups import STREAMED, GroupLayer, Point, RowRead, points_of, stripe_needed
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
@@ -123,7 +123,7 @@ class _Tokens:
         """All stripes in program order: where they are, their layer, their number."""
         return ((point, self.layers[point[1]], stripe) for point, stripe in points_of(self.layers))
 
-    def _waiting(self, layer: GroupLayer) -> tuple[Read, ...]:
+    def _waiting(self, layer: GroupLayer) -> tuple[RowRead, ...]:
         """The reads for whose rows the first load of a stripe waits.
 
         On a core a layer whose ifmap comes from outside waits for that alone. Its residual comes from commits of the

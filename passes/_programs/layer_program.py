@@ -41,7 +41,7 @@ from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.model.register_files import indexed_by
 from cnncc.passes._programs.layer_macros import Macros
 from cnncc.passes._programs.layer_operands import Operands
-from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import Body, LoopPieces, Node, Position, ProgramLayer, split
 from cnncc.passes._programs.layer_sums import Sections
 from cnncc.passes._programs.layer_transfers import LayerTransfers, alternating
@@ -122,14 +122,14 @@ class ProgramWalk:
             )
         return frozenset(unrolled)
 
-    def _order(self) -> Order:
+    def _order(self) -> IterationOrder:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many copies."""
         sizes = whole(self.layer.shape.sizes)
         loops = LoopPieces(self.outer, self.unrolled, self.layer.in_group)
         peeled = max((stage.depth for stage in alternating(self.layer.mapping.stages_in("glb"))), default=0)
-        order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
+        order = IterationOrder(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
         if order.opened >= 0 and order.copies(0, peeled, sizes) > MOST_BODIES:
-            order = Order(loops, sizes, self.sets, peeled)
+            order = IterationOrder(loops, sizes, self.sets, peeled)
         if (copies := order.copies(0, peeled, sizes)) > MOST_BODIES:
             raise self._refuse(
                 f"the {peeled} loops around a stage in glb with two buffers take {copies} copies of loop bodies, more "

@@ -15,7 +15,7 @@ from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
-from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import AxisStep, Body, LoopPieces, Node, Operand, Position, ProgramLayer
 
 
@@ -36,7 +36,7 @@ class _StreamProgram:
         self.of_inputs = self.staged[self.inputs[0]].buffers if self.inputs else 1
         self.of_output = self.staged["output"].buffers if "output" in self.staged else 0
         self.twice = any(stage.buffers > 1 for stage in self.staged.values()) and self.depth > 0
-        self.order = Order(loops, sizes, [1] * self.depth, self.depth if self.of_inputs > 1 else 0)
+        self.order = IterationOrder(loops, sizes, [1] * self.depth, self.depth if self.of_inputs > 1 else 0)
         self._check()
 
     def _check(self) -> None:

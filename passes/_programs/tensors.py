@@ -27,7 +27,7 @@ from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, col
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.quantised_layers import codes_of
-from cnncc.passes._programs.layer_records import Home
+from cnncc.passes._programs.layer_records import ActivationLayout
 
 
 def source(value: SSAValue) -> SSAValue:
@@ -147,16 +147,16 @@ class ArrayTensors:
         """The name of a value's tensor."""
         return self.places[memory, source(value)]
 
-    def home(self, memory: A.Memory, value: SSAValue) -> Home:
+    def home(self, memory: A.Memory, value: SSAValue) -> ActivationLayout:
         """A value's tensor, as the layer sees it that has the value under its type."""
         whole, first, apart = columns_of(value)
         tensor = self.declared[self.tensor(memory, whole)]
         _, channels, rows, cols = image_shape(whole.type)
         image, plane = tensor.image or channels * rows * cols, tensor.plane or rows * cols
-        home = self.columns(Home(tensor.name, image, plane, tensor.pitch or cols), first)
+        home = self.columns(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), first)
         return replace(home, image=apart) if apart else home
 
-    def columns(self, home: Home, first: int) -> Home:
+    def columns(self, home: ActivationLayout, first: int) -> ActivationLayout:
         """Where the columns from `first` on of what lies at `home` begin."""
         if not first:
             return home
@@ -167,18 +167,18 @@ class ArrayTensors:
             self.declared[name] = A.Tensor(name, tensor.memory, words, part_of=tensor.name, offset=first)
         return replace(home, tensor=name)
 
-    def ring(self, name: str, plan: GroupLayer, rows: int) -> Home:
+    def ring(self, name: str, plan: GroupLayer, rows: int) -> ActivationLayout:
         """A ring of so many rows of a layer's result."""
         plane = rows * plan.sizes.w
         tensor = self.declare(A.Tensor(name, "glb", plane * plan.sizes.k))
-        return Home(tensor, 0, plane, plan.sizes.w, rows if rows < plan.sizes.h else 0)
+        return ActivationLayout(tensor, 0, plane, plan.sizes.w, rows if rows < plan.sizes.h else 0)
 
-    def circle(self, name: str, value: SSAValue, images: int) -> Home:
+    def circle(self, name: str, value: SSAValue, images: int) -> ActivationLayout:
         """Buffers for so many images of a value, which follow each other."""
         _, channels, rows, cols = image_shape(value.type)
         words = channels * rows * cols
         tensor = self.declare(A.Tensor(f"{name}.glb", "glb", images * words))
-        return Home(tensor, words, rows * cols, cols, wrap=images * words)
+        return ActivationLayout(tensor, words, rows * cols, cols, wrap=images * words)
 
     def in_frames(self, value: SSAValue) -> str:
         """The tensor of a value in the record of a frame. Raises Refusal where it is none of its own."""

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAt
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._groups import STREAMED, GroupLayer, Read, group_problem, load_of_rows
+from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, group_problem, load_of_rows
 from cnncc.dialects.nest import (
     ColumnsOp,
     GroupOp,
@@ -267,7 +267,7 @@ def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = (
     return stripe_rows(names, sizes, _reads(layers, loaded), rows, several)
 
 
-def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[Read, ...]]:
+def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[RowRead, ...]]:
     values = [*loaded, *(layer.result for layer in layers)]
     return [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import lcm
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import STREAMED, GroupLayer, Read, least_lag, least_ring
+from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, least_lag, least_ring
 from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
@@ -18,7 +18,7 @@ from cnncc.mapper.cached_search import searched
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
-Reads = Sequence[tuple[Read, ...]]
+Reads = Sequence[tuple[RowRead, ...]]
 
 
 def stripe_rows(

@@ -24,7 +24,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words, step_sums
 from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
-from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
+from cnncc.machine.values.loop_fetches import FetchedWords, WordReader, leading_fetches
 from cnncc.machine.values.loop_stores import IterationWrites, by_iteration, is_still, trailing_stores
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, Place, ends, fill, overlap
@@ -120,7 +120,7 @@ class Block:
             for part in self.fetched:
                 part.keep(glb)
 
-    def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+    def read(self, read: WordReader, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
         """The words that `read` finds in all iterations (PROG-5): in each iteration's fetched version, or in memory."""
         for part in self.fetched:
             # `is`: the transfer's own descriptor reaches exactly its words. Any other one is judged by its addresses.
@@ -186,7 +186,9 @@ def _reached(places: Sequence[Place]) -> Mask:
     return _mask(high - low + 1, moved)
 
 
-def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+def find(
+    block: Block | None, read: WordReader, memory: Memory, loops: Sequence[Index], descriptor: Descriptor
+) -> Words:
     """The words that `read` finds in a memory; in a block, those of all iterations (PROG-5)."""
     if block is not None:
         return block.read(read, memory, loops, descriptor)
