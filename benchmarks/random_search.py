@@ -139,7 +139,7 @@ class Case:
     def _lowered(self, mapping: Mapping) -> ProgramLayer:
         """The layer for `nest-to-array`, which refuses what the array cannot run."""
         homes = [ActivationLayout(name, 1 << 20, 1 << 10, 1 << 5) for name in ("ifmap", "output", "residual")]
-        buffers = {name: name for name in (*mapping.stages_in("glb"), "sums")}
+        buffers = {name: name for name in (*mapping.glb_stages, "sums")}
         tensors = Tensors(homes[0], homes[1], homes[2] if self.budget.residual else None, "w", "p", buffers)
         unit, words = A.Unit(self.shape.params > 0), self.shape.params * self.arch.words_per_param
         return ProgramLayer(self.name, self.shape, mapping, tensors, words, unit, Semaphore.FULL)

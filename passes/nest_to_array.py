@@ -284,7 +284,7 @@ class _Lowering:
         _, strip = split_strip(layer.label)
         of = {"weight": layer.tensors.weight + strip, "params": layer.tensors.params + strip}
         buffers: dict[str, str] = {}
-        for operand, stage in layer.mapping.stages_in("glb").items():
+        for operand, stage in layer.mapping.glb_stages.items():
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))

@@ -192,7 +192,7 @@ def test_results_leave_from_one_buffer(tmp_path: Path) -> None:
     file.write_text(text.replace("words = 65536 ", "words = 12000 ", 1))
     block = NestGroupPass(("s1b1.conv1", "s1b1.conv2"), 1, single=True, arch=str(file))
     module = as_without_groups(network_file("resnet20_qoperator_u8", tmp_path), str(file), [block])
-    stages = group_layers(group_of(module))[-1].mapping.stages_in("glb")
+    stages = group_layers(group_of(module))[-1].mapping.glb_stages
     assert {operand: stage.buffers for operand, stage in stages.items() if stage.depth} == {"residual": 1, "output": 1}
 
 

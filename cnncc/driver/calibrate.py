@@ -60,7 +60,7 @@ def calibrate(
             Evaluator(module, store, returned(module)).run(feeds[0])
         useless = data is not None and placement.layers
         return ["the calibration data has no effect: the model is quantised already"] if useless else []
-    seen = _Observed(placement, store, rng, max(1, POSITION_LIMIT // len(feeds)))
+    seen = _Observed(placement, rng, max(1, POSITION_LIMIT // len(feeds)))
     session = Evaluator(module, store, seen.observed)
     for feed in feeds:
         seen.record(session.run(feed))
@@ -175,7 +175,7 @@ def _rows(layer: ConvLayer, channels: Ints) -> Doubles:
 class _Observed:
     """The least and greatest of every float value, and patches of each layer's inputs."""
 
-    def __init__(self, placement: Placement, store: WeightStore, rng: np.random.Generator, positions: int) -> None:
+    def __init__(self, placement: Placement, rng: np.random.Generator, positions: int) -> None:
         self.placement = placement
         self.rng = rng
         self.positions = positions

@@ -139,7 +139,7 @@ class _Checker:
                 compilation.step(step)
             except Refusal as refusal:
                 self.refusals.add(refusal)
-                if not self.set_aside(step, whole, refusal):
+                if not self.set_aside(step, whole):
                     what = f"the steps from {step.name} on could not be looked at"
                     self.findings.append(Finding(what, "note", "network"))
                     return
@@ -186,7 +186,7 @@ class _Checker:
             case _:
                 pass
 
-    def set_aside(self, step: Step, whole: ModuleOp, refusal: Refusal) -> bool:
+    def set_aside(self, step: Step, whole: ModuleOp) -> bool:
         """Put the module into a form from which the rest can be looked at; False where there is none."""
         assert self.compilation is not None
         if step.name == GROUP:

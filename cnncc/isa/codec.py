@@ -109,7 +109,7 @@ def _check_core(at: int, name: str, begins: bool, depth: int) -> None:
         raise Refusal(f"instruction {at}: halt in {plural(depth, 'loop')} without end")
 
 
-def encode_message(head: Instruction, input_data: Sequence[int] = ()) -> Words:
+def encode_message(head: Instruction, input_data: Sequence[int]) -> Words:
     """The words of a message: its head, then one word of two's complement for each word of input data."""
     payload = [word & 0xFFFFFFFF for word in input_data]
     assert len(payload) == (head.number("input_words") if "input_words" in head.values else 0)

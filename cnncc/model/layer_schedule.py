@@ -104,7 +104,7 @@ class LayerSchedule(NamedTuple):
 @lru_cache(maxsize=64)
 def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
     """The program of a layer, by a mapping that `nest-to-array` accepts. full: the semaphore of its weights."""
-    staged = plan.mapping.stages_in("glb")
+    staged = plan.mapping.glb_stages
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())

@@ -38,7 +38,7 @@ class Transfers:
 
     def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore) -> None:
         self.engines, self.shape = engines, engines.shape
-        self.stages = mapping.stages_in("glb")
+        self.stages = mapping.glb_stages
         self.doubled = {
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
         }

@@ -96,7 +96,7 @@ def _number(interpreter: Interpreter, numbers: _Numbers) -> None:
         interpreter.rules[InstructionKind.COMMIT] = partial(numbers.begin, rule, interpreter)
 
 
-def locate_result(binary: Binary, end: int, read: TensorReader, frames: int = 1) -> str:
+def locate_result(binary: Binary, end: int, read: TensorReader, frames: int) -> str:
     """The commit that wrote a word, when the instructions before number `end` are done; of cores, all of them.
 
     read: the word, as [digit] of its images.

@@ -33,7 +33,7 @@ class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
     def __init__(self, layer: ProgramLayer, order: IterationOrder) -> None:
-        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, layer.mapping.stages_in("glb")
+        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, layer.mapping.glb_stages
         staged = [self.stages[name] for name in OF_COMMIT if name in self.stages]
         self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}

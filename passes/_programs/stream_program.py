@@ -28,7 +28,7 @@ class _StreamProgram:
     """One layer; the fields are fixed at the start."""
 
     def __init__(self, layer: ProgramLayer) -> None:
-        self.layer, self.staged, loops = layer, layer.mapping.stages_in("glb"), LoopPieces(_blocks(layer))
+        self.layer, self.staged, loops = layer, layer.mapping.glb_stages, LoopPieces(_blocks(layer))
         extent, sizes = inside(layer.shape.sizes, loops.loops), whole(layer.shape.sizes)
         self.runs, self.plane = extent["n"] * extent["k"], extent["h"] * extent["w"]
         self.depth, self.loops = len(loops.loops), loops

@@ -48,7 +48,7 @@ def uses(value: SSAValue) -> Iterator[Use]:
 
 def staged(layer: LayerOp) -> set[str]:
     """The operands that the layer stages in the GLB."""
-    return set(mapping_of(layer).stages_in("glb"))
+    return set(mapping_of(layer).glb_stages)
 
 
 def is_in_cores(layer: LayerOp) -> bool:

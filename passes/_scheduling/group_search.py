@@ -92,7 +92,7 @@ class GroupSearch:
             (network.operands(layer)[operand], operand)
             for layer, mapping in mappings.items()
             for operand in STREAMED
-            if operand in mapping.stages_in("glb")
+            if operand in mapping.glb_stages
         ]
         self.in_dram = {root for root, _ in streamed}
         self._bare = dict[GroupForm, LayerGroup]()
@@ -313,7 +313,7 @@ class GroupSearch:
     def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
-        streamed = set(self.mappings[layer].stages_in("glb")) | ({"output"} if self.is_result(layer) else set[str]())
+        streamed = set(self.mappings[layer].glb_stages) | ({"output"} if self.is_result(layer) else set[str]())
         streamed = streamed - inside(layer, layers, form.loaded)
         if nest_ is not None:
             return striped(layer, nest_, rows, streamed, None, form.single)

@@ -107,7 +107,7 @@ class LayerGroup:
         is_least = [plan.delay for plan in least] == [plan.delay for plan in self.of_layers]
         rows, rowwise = self.plans[-1].rows, any(plan.first for plan in self.plans)
         loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
-        leaving = self.plans[-1].mapping.stages_in("glb").get("output")
+        leaving = self.plans[-1].mapping.glb_stages.get("output")
         single = leaving is not None and leaving.buffers == 1
         columns = self.strips[0].plans[-1].sizes.w if self.strips else 0
         given = GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads, single=single)
@@ -147,7 +147,7 @@ class LayerGroup:
     @property
     def has_head(self) -> bool:
         """Whether it begins with transfers, behind which those for the next layer may stand."""
-        stages = [stage for plan in self.plans for stage in plan.mapping.stages_in("glb").values()]
+        stages = [stage for plan in self.plans for stage in plan.mapping.glb_stages.values()]
         return any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
 
     def cost(self, arch: Arch, costs: Energy) -> float:
@@ -169,7 +169,7 @@ class LayerGroup:
         """A lower bound of the cost, whatever the mappings of stripes are, of a group without strips."""
         of_layers = list[float]()
         for layer, shape, plan in self.members:
-            streamed = frozenset(plan.mapping.stages_in("glb")).intersection(STREAMED)
+            streamed = frozenset(plan.mapping.glb_stages).intersection(STREAMED)
             budget = GlbBudget(arch.glb.words, streamed, bool(layer.residual))
             of_layers.append(least_cost(shape, arch, budget, costs))
         return sum(of_layers) + self._cost_of_loads(costs)

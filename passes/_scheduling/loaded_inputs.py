@@ -67,7 +67,7 @@ def _row_words(value: SSAValue) -> int:
 
 def _is_streamed(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping]) -> bool:
     """Whether the value lies in DRAM for all layers that read it."""
-    return all(read.operand in nests[layer].stages_in("glb") for layer, read in _readers(value, layers))
+    return all(read.operand in nests[layer].glb_stages for layer, read in _readers(value, layers))
 
 
 def _is_for_these(

@@ -84,7 +84,7 @@ def with_least_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
             for read in (read for read in other.reads if read.producer == number):
                 wanted.append(read.stride * (ahead[at] - 1) + read.extent - read.pad)
         ahead[number] = layer.rows if layer.stripes == 1 else max(wanted)
-        if layer.mapping.stages_in("glb").keys() & {"ifmap", "residual"}:
+        if layer.mapping.glb_stages.keys() & {"ifmap", "residual"}:
             ahead[number] = -(-ahead[number] // layer.rows) * layer.rows
     return with_least_delays([replace(layer, first=ahead[number] % layer.rows) for number, layer in enumerate(layers)])
 
