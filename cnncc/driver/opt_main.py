@@ -33,7 +33,7 @@ from cnncc.universe import PASSES, known_dialects
 from cnncc.util.files import check_writable, unfinished
 
 
-def run_opt(args: Sequence[str], about: str) -> None:
+def run_opt(args: Sequence[str], about: str = "") -> None:
     """Run the tool with command line `args`. about: what its help begins with.
 
     Raises: Refusal, for the user's errors; SystemExit(2) from argparse, for wrong usage.

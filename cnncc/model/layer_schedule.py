@@ -168,7 +168,7 @@ class ScheduleWalk:
             self.order = WalkOrder(self.nest, unrolled, peeled)
         self.watched = self.transfers.watched
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
-        self.partial = False
+        self.partial = False  # seen at commits: `Nest.has_partial_sums` would take a second walk
         self.prefetched: list[Fetch] = []
         self.fetched_until = max((stage.depth for stage in staged), default=0)
         self.since = sorted({*self.rf.values(), *self.transfers.since()})

@@ -114,7 +114,7 @@ class Comparison:
             self._compare(label, value, known, lambda at: tensor_values(tensor, at.running, at.images), run)
 
     def _segment(self, number: int, run: ProgramRun) -> None:
-        """Compare what the host reads; store what is drawn for what it computes."""
+        """Compare the operands of a host segment; store draws as its results."""
         _, operands, results = self.network.hosts[number]
         read, written = run.host_tensors(number)
         for tensor, known in zip(read, operands, strict=True):

@@ -111,7 +111,7 @@ class _StreamProgram:
         return A.Tokens(self._free() if name == self.inputs[0] else 0, full if name == self.inputs[-1] else 0)
 
     def _free(self) -> int:
-        """What says that the buffers of a block are free; 0 where nothing is staged."""
+        """The semaphore of free buffers of a block; 0 where nothing is staged."""
         output, ends = self.staged.get("output"), [input_free(self.staged[name]) for name in self.inputs]
         return int(output_free(output) if output else next(iter(ends), Semaphore.NONE))
 

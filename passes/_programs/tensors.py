@@ -38,7 +38,7 @@ def source(value: SSAValue) -> SSAValue:
 
 
 def uses(value: SSAValue) -> Iterator[Use]:
-    """The uses of a value, of its reshapes and of its columns, other than these."""
+    """The uses of a value, also through reshapes and columns, which are no uses themselves."""
     for use in value.uses:
         if isinstance(use.operation, ReshapeOp | ColumnsOp):
             yield from uses(use.operation.result)
@@ -132,7 +132,7 @@ class ArrayTensors:
         self.parts = parts(self.func.body.block)
 
     def declare(self, tensor: A.Tensor) -> str:
-        """Declare a tensor and return its name: another one than said where the network's interface has that."""
+        """Declare a tensor and return its name, with a prime where another tensor or the interface has the name."""
         name = tensor.name
         while tensor.role in ("value", "weight") and (name in self.declared or name in self.names):
             name += "'"
@@ -190,7 +190,7 @@ class ArrayTensors:
         return name
 
     def place(self, memory: A.Memory, value: SSAValue, name: str) -> str:
-        """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
+        """Give a value a tensor: an output's, a part of a concatenation, or one of its own."""
         value = source(value)
         if memory == "dram" and (output := self._output(value)) and (memory, value) not in self.places:
             return self.exchange(*output)

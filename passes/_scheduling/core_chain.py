@@ -38,7 +38,7 @@ from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
 from cnncc.passes._scheduling.nest_layers import label_of
 
-Bank = tuple[str, str]  # the engine that reads the words of a bank, and the one that writes them (CORE-5)
+Bank = tuple[str, str]  # the engine that reads a bank, and the engine that writes it (CORE-5)
 DMA = "dma"
 
 

@@ -1,4 +1,4 @@
-"""The layers of a core with their nests: those with which its PEs take the fewest cycles for a frame. No pass.
+"""The nests of a core's layers with which its PEs take the fewest cycles for a frame. No pass.
 
 The mapper minimises the cycles of a layer by itself. A core does stripe after stripe, frame after frame, so that loads
 of a stripe hide behind the one before, perhaps of another layer. Three searches give each layer its choices:
@@ -7,8 +7,8 @@ of a stripe hide behind the one before, perhaps of another layer. Three searches
 2. the stripes of a frame, one behind the other
 3. likewise, for an array that is busy for the fewest cycles: loads cost next to nothing, macro-instructions cost more
 
-The model runs the core by itself, with all that it reads there and space for all that it writes. The choices with the
-fewest cycles from one frame to the next are taken, layer by layer, and with them whether a layer runs a stripe later.
+The model runs the core by itself: its inputs are there, and its results have space. Layer by layer, the choice with the
+fewest cycles from one frame to the next is taken, and with it whether the layer runs a stripe later.
 """
 
 from __future__ import annotations

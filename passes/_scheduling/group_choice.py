@@ -95,7 +95,7 @@ class GroupChoice:
     def run(
         self, groups: Sequence[LayerGroup], layers: MappedLayers | None = None
     ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
-        """The cycles of the network with these groups, and of its parts; None where they do not fit the GLB.
+        """The cycles of the network with these groups, and of each part; None if the groups do not fit the GLB.
 
         layers: those beside the groups, None for the ones that were found.
         """

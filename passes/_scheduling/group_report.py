@@ -25,7 +25,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another group in place of a chosen one: what it is, and what the network takes with it."""
+    """Another group in place of a chosen one, and the costs of the network with it."""
 
     group: str
     form: str
@@ -109,7 +109,7 @@ def _chosen(choice: GroupChoice) -> Iterator[ChosenGroup]:
 
 
 def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
-    """What copies take that a group does not need: of an input that it loads, of a result that leaves by stripes."""
+    """The copies that a group saves: of an input that it loads row by row, of a result that leaves by stripes."""
     search, network, arch = choice.search, choice.network, choice.arch
     loaded = {network.root(value) for value in group.loaded}
     into = sum(value.words for root, value in search.copied.items() if root in loaded)

@@ -109,7 +109,7 @@ class GroupSearch:
         return [self._least(form) for form in forms]
 
     def searched(self, strips: Sequence[Candidate]) -> list[Candidate]:
-        """Those of these groups that the array can run, with their figures."""
+        """The groups that the array can run, with their figures."""
         return self._searched([each.form for each in strips])
 
     def _searched(self, forms: Sequence[GroupForm]) -> list[Candidate]:
@@ -258,20 +258,20 @@ class GroupSearch:
                 yield rows
 
     def _stripes(self, form: GroupForm) -> Iterator[tuple[LayerOp, int, LayerShape]]:
-        """The layers, rows of a stripe of each, and what it is to those who map it; that of the widest strip."""
+        """Each layer with the rows of its stripe, and its shape to the mapper: that of the widest strip."""
         layers, bare = self.network.layers[form.first : form.last + 1], self.bare(form)
         parts = in_strips(bare, form.columns).parts if form.columns else bare.parts
         widest = max(parts, key=lambda part: sum(shape.sizes.w for shape in part.shapes))
         return zip(layers, heights(layers, form.rows), widest.shapes, strict=True)
 
     def _room(self, form: GroupForm) -> int:
-        """GLB words that are left by rings, buffers and weights of a group, by a bound: below 0 it does not fit."""
+        """A bound of the GLB words that rings, buffers and weights of a group leave; it does not fit below 0."""
         group = self.bare(form)
         needed = sum(group.words(self.arch).values()) + self.weights(group.layers) + self.words_beside(group)
         return self.arch.glb.words - needed
 
     def smallest(self, first: int, last: int) -> GroupForm | None:
-        """The form of these layers that takes the fewest words of the GLB; None where they have no stripes."""
+        """The form of these layers with the fewest GLB words; None without stripes."""
         layers, rows = self.network.layers[first : last + 1], [*self.heights(first, last)][-1:]
         forms = [
             GroupForm(first, last, least, loaded, rowwise, single)
