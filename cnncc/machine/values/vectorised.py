@@ -21,7 +21,7 @@ import numpy as np
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words, step_sums
 from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
 from cnncc.machine.values.loop_fetches import FetchedWords, WordReader, leading_fetches
@@ -45,11 +45,6 @@ def depth(node: Node) -> int:
     if not isinstance(node, LoopNode):
         return 0
     return (node.count > 1) + max((depth(inner) for inner in node.body), default=0)
-
-
-def leaves(node: Node) -> list[Leaf]:
-    """The instructions of a node, in order."""
-    return [node] if isinstance(node, Leaf) else [leaf for inner in node.body for leaf in leaves(inner)]
 
 
 @dataclass
@@ -344,7 +339,7 @@ def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_las
     - not_first, not_last: the registers of loops around it that are past their first, before their last iteration.
     """
     first, last = len(leading_fetches(loop)), len(trailing_stores(loop))
-    instructions = [leaf.instruction for leaf in leaves(loop)][first:]
+    instructions = [leaf.instruction for leaf in leaves(loop.body)][first:]
     instructions = instructions[: len(instructions) - last]
     if not instructions or any(inst.spec.name not in _RUNNABLE for inst in instructions):
         return False
@@ -359,7 +354,7 @@ def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_las
 
 def divisible(loop: LoopNode) -> bool:
     """Whether a part of the loop's iterations can be a block: no condition asks for its first or last iteration."""
-    for leaf in leaves(loop):
+    for leaf in leaves(loop.body):
         conditions = (leaf.instruction.when(name) for name in _CONDITIONS if name in leaf.instruction.values)
         if any(loop.register in when for when in conditions if when):
             return False
