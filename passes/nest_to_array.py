@@ -28,7 +28,7 @@ from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, value_key
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape, value_key
 from cnncc.dialects.nest import (
     ColumnsOp,
     CoresOp,
@@ -276,11 +276,11 @@ class _Lowering:
 
     def outputs(self) -> None:
         """Bring the network's outputs to their tensors."""
-        quants, moved = _quants(self.func.res_attrs), list[tuple[str, SSAValue]]()
+        quants, moved = quants_of(self.func.res_attrs, len(self.result_names)), list[tuple[str, SSAValue]]()
         returned = cast("ReturnOp", self.func.body.block.last_op)
         for name, quant, value in zip(self.result_names, quants, returned.arguments, strict=True):
             if quant is not None and self.tensors.lies_in("glb", value):
-                moved.append((self.tensors.exchange(value, name, "output", quant.data), value))
+                moved.append((self.tensors.exchange(value, name, "output", quant), value))
             elif (there := self.tensors.tensor("dram", value)) != name:
                 raise Refusal(
                     f"output '{name}' is the same as '{there}', which only the host reads or computes: "
@@ -307,19 +307,14 @@ def _names(attrs: ArrayAttr[DictionaryAttr] | None, count: int, what: str) -> li
     return [text(name) for name in named if name is not None]
 
 
-def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr | None]:
-    """None for what only the host reads or writes."""
-    return [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in attrs or ()]
-
-
 def _lower(lowering: _Lowering) -> None:
     func, tensors = lowering.func, lowering.tensors
-    for name, quant, arg in zip(lowering.names, _quants(func.arg_attrs), func.args, strict=True):
+    for name, quant, arg in zip(lowering.names, quants_of(func.arg_attrs, len(func.args)), func.args, strict=True):
         if quant is None:
             tensors.on_host(arg, name, "input")
         else:
-            tensors.exchange(arg, name, "input", quant.data)
-            lowering.in_glb(name, arg, quant.data)
+            tensors.exchange(arg, name, "input", quant)
+            lowering.in_glb(name, arg, quant)
     lowering.copy(A.Direction.IN, "inputs", [arg for arg in func.args if tensors.lies_in("glb", arg)])
     refusals = Refusals()
     for op in func.body.block.ops:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
-from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
+from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.dialects.nest import (
     CoresOp,
     GroupOp,
@@ -96,10 +96,8 @@ class _Network:
 
     def parts(self) -> Iterator[Part]:
         """All parts, in program order."""
-        quants = [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in self.func.arg_attrs or ()]
-        given = [
-            (arg, quant.data) for arg, quant in zip(self.func.args, quants, strict=True) if isinstance(quant, QuantAttr)
-        ]
+        quants = quants_of(self.func.arg_attrs, len(self.func.args))
+        given = [(arg, quant) for arg, quant in zip(self.func.args, quants, strict=True) if quant is not None]
         yield from self._arrive("inputs", given)
         for op in self.func.body.block.ops:
             match op:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -26,13 +26,13 @@ from cnncc.dialects.cnn import (
     HostOp,
     PoolOp,
     Quant,
-    QuantAttr,
     RequantOp,
     ReshapeOp,
     ShuffleOp,
     Steps,
     Window,
     element_bits,
+    quants_of,
     shape,
     value_key,
 )
@@ -288,18 +288,13 @@ def _checked_input(array: Array, value: SSAValue) -> Array:
     return array.astype(np.int64)
 
 
-def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
-    quants = [entry.data.get("cnn.quant") for entry in attrs] if attrs else [None] * count
-    return [attr.data if isinstance(attr, QuantAttr) else None for attr in quants]
-
-
 def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array]:
     """Real `inputs` by name as the integers of `@main`'s arguments, in order. Raises Refusal for a missing one."""
     func = main_function(module)
     names, args = input_names(module), func.body.block.args
     if missing := [name for name in names if name not in inputs]:
         raise Refusal(f"input '{missing[0]}' is missing: there are {', '.join(inputs) or 'none'}")
-    quants = _quants(func.arg_attrs, len(names))
+    quants = quants_of(func.arg_attrs, len(names))
     return [
         _integers(inputs[name], quant or Quant(0.0), arg.type)
         for name, quant, arg in zip(names, quants, args, strict=True)
@@ -308,6 +303,6 @@ def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array
 
 def dequantise_outputs(module: ModuleOp, outputs: Sequence[Array]) -> dict[str, Array]:
     """The integer `outputs` of `@main` as real numbers, by name."""
-    quants = _quants(main_function(module).res_attrs, len(outputs))
+    quants = quants_of(main_function(module).res_attrs, len(outputs))
     reals = [_real(output, quant or Quant(0.0)) for output, quant in zip(outputs, quants, strict=True)]
     return dict(zip(output_names(module), reals, strict=True))

@@ -22,7 +22,7 @@ from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape
 from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
@@ -74,10 +74,8 @@ def is_read_in_glb(use: Use, quant: Quant) -> bool:
 
 def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
     """The integers that come from the network's user or from host segments, with the scale that they have there."""
-    quants: dict[SSAValue, Quant] = {}
-    for attr, arg in zip(func.arg_attrs or (), func.args, strict=False):
-        if isinstance(quant := attr.data.get("cnn.quant"), QuantAttr):
-            quants[arg] = quant.data
+    given = zip(func.args, quants_of(func.arg_attrs, len(func.args)), strict=True)
+    quants: dict[SSAValue, Quant] = {arg: quant for arg, quant in given if quant is not None}
     for op in func.body.block.ops:
         if isinstance(op, HostOp):
             results = zip(op.outputs, op.output_quants, strict=True)
