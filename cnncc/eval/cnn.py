@@ -36,7 +36,7 @@ from cnncc.dialects.cnn import (
     shape,
     value_key,
 )
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import input_names, main_function, output_names
 from cnncc.frontend.segments import RunModel, run_on_host
@@ -103,8 +103,7 @@ def shuffle_channels(x: npt.NDArray[Integer], groups: int) -> npt.NDArray[Intege
 
 class _Run:
     def __init__(self, module: ModuleOp, store: WeightStore, host: RunModel) -> None:
-        globals_ = [op for op in module.ops if isinstance(op, GlobalOp)]
-        self.symbols = {op.sym_name.data: constant_array(op, store) for op in globals_}
+        self.symbols = arrays_of(module, store)
         self.store = store
         self.host = host
         bits = module.attributes.get("cnn.psum_bits")

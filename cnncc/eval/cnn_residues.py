@@ -30,7 +30,7 @@ from cnncc.dialects.cnn import (
     shape,
     value_key,
 )
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import convolution, pool_values, shuffle_channels
@@ -139,8 +139,7 @@ class _Run:
     hosts: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
-        globals_ = [op for op in self.module.ops if isinstance(op, GlobalOp)]
-        self.symbols = {op.sym_name.data: constant_array(op, self.store) for op in globals_}
+        self.symbols = arrays_of(self.module, self.store)
 
     # -- what is drawn ---------------------------------------------------------------------------------------------
 

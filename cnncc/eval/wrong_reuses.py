@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.eval._array_rules import ArrayState, addresses
 from cnncc.eval._places import TensorPart, position
 from cnncc.numerics import Ints
@@ -66,7 +66,7 @@ def locate(
     if layer is None:
         return None
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
-    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    globals_ = arrays_of(module, store)
     machine = _Numbering(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
     machine.start_layer(layer)
     for op in layer.body.block.ops:
