@@ -36,6 +36,7 @@ from cnncc.passes._scheduling.stripes import (
     kind_in_group,
     stripe_shape,
     striped,
+    whole_mapping,
     with_given_delays,
     with_least_rings,
 )
@@ -96,15 +97,9 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     """The best mapping of a stripe when all stripes of a frame follow each other: as images, in a loop around it."""
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
     stripes = -(-layer.sizes.data.h // rows)
-    result = searched(
-        replace(shape, sizes=replace(shape.sizes, n=stripes)),
-        arch,
-        GlbBudget(arch.glb.words, residual=layer.residual is not None),
-    )
-    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
-        return None
-    mapping = result.mapping
-    if not mapping.loops or mapping.loops[0].dim != "n":
+    frame = replace(shape, sizes=replace(shape.sizes, n=stripes))
+    mapping = whole_mapping(searched(frame, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None)))
+    if mapping is None or not mapping.loops or mapping.loops[0].dim != "n":
         return mapping
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
     return Mapping(mapping.loops[1:], tuple(stages))

@@ -30,7 +30,7 @@ from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.strip_groups import alike, in_strips
-from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_shape, striped
+from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_shape, striped, whole_mapping
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
@@ -389,10 +389,9 @@ class GroupSearch:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
         nests = list[nest.Mapping]()
         for (layer, rows, _), task in zip(self._stripes(form), self._tasks(form), strict=True):
-            result = searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices)
-            if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+            mapping = whole_mapping(searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices))
+            if mapping is None:
                 return None
-            mapping = result.mapping
             if task.shape.sizes.w < layer.sizes.data.w:
                 mapping = _in_loop(mapping, Loop("w", task.shape.sizes.w))
             nests.append(self._nest(layer, form, rows, mapping))

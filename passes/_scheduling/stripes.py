@@ -15,6 +15,7 @@ from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.search import Result
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
@@ -170,14 +171,21 @@ def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
     return replace(shape, sizes=sizes, window=replace(window, pad=(0, left, 0, right)), ih=ih)
 
 
+def whole_mapping(result: Result | None) -> Nest | None:
+    """The mapping that a search found, if all that it stages in the GLB lies there as a whole; else None."""
+    if result is None or any(stage.depth for stage in result.mapping.glb_stages.values()):
+        return None
+    return result.mapping
+
+
 def best_of_stripe(layer: LayerOp, rows: int, arch: Arch) -> Nest:
     """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
-    result = searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None))
-    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+    mapping = whole_mapping(searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None)))
+    if mapping is None:
         words = shape.weight_words + shape.params * arch.words_per_param * shape.sizes.k
         raise Refusal(
             f"its weights and parameters, {words} words, do not fit glb.words = {arch.glb.words}: leave the layer out, "
             f"or use a larger array"
         )
-    return result.mapping
+    return mapping
