@@ -28,7 +28,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from objectives import ROOT, cpu_seconds, model
+from objectives import ROOT, cpu_seconds, model, on_one_core
 
 from cnncc.arch.model import preset_names
 from cnncc.driver.pipeline import ASSIGN, AUTO, NONE, Compilation
@@ -74,6 +74,7 @@ def without_and_with(start: Compilation, arch: str, aim: str) -> tuple[Run, Run]
     receive, send = FORK.Pipe(duplex=False)
 
     def measure() -> None:
+        on_one_core()
         none = run(start, arch, aim, NONE)
         auto = run(start, arch, aim, AUTO)
         send.send((none, auto._replace(seconds=none.seconds + auto.seconds)))
