@@ -38,7 +38,7 @@ def pyramid(layers: Sequence[GroupLayer]) -> Picture:
     """Which rows of each value one row of the last layer needs, and which of them are new."""
     picture = Picture(1000, 320, "A pyramid: the rows that one row of the last layer needs, layer by layer")
     image = RowRead(-1, "ifmap", extent=3, stride=1, pad=1)
-    needed = layers[-1].start(STRIPE), layers[-1].start(STRIPE + 1)
+    needed = layers[-1].stripes.start(STRIPE), layers[-1].stripes.start(STRIPE + 1)
     before = needed[0]
     columns = [("p2", layers[-1].sizes.h, needed, before)]
     for number in reversed(range(len(layers))):
@@ -74,7 +74,7 @@ def _counts(columns: Sequence[tuple[str, int, tuple[int, int], int]]) -> str:
 def ring(layers: Sequence[GroupLayer]) -> Picture:
     """What each slot of the first layer's ring holds, step by step, and what the second layer reads."""
     first, second = layers[0], layers[1]
-    steps = second.delay + second.stripes
+    steps = second.delay + second.stripes.count
     picture = Picture(1000, 290, f"The ring of {first.label}, which keeps {first.keeps} rows, over time")
     for slot in range(first.keeps):
         picture.text(40, 84 + slot * CELL, f"slot {slot}", 12, GREY)
@@ -82,11 +82,11 @@ def ring(layers: Sequence[GroupLayer]) -> Picture:
     for step in range(steps):
         x = 110 + 160 * step
         picture.text(x + 60, 34, f"step {step}", 14, INK, "middle", bold=True)
-        written = range(first.start(step - first.delay), first.start(step - first.delay + 1))
+        written = range(first.stripes.start(step - first.delay), first.stripes.start(step - first.delay + 1))
         for row in written:
             held[row % first.keeps] = row
         stripe = step - second.delay
-        low, end = second.reads_of_stripe(second.reads[0], stripe, first.sizes.h) if stripe >= 0 else (0, 0)
+        low, end = second.stripes.reads(second.reads[0], stripe, first.sizes.h) if stripe >= 0 else (0, 0)
         for slot, row in enumerate(held):
             is_read = row is not None and low <= row < end
             fill = PAPER if row is None else NEW if row in written else KEPT if is_read else GONE

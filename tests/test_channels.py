@@ -42,16 +42,16 @@ def runs(link: Channel, frames: int = 3) -> bool:
     takes_free, gives_free = map(stripes, tokens.free)
     consumer, read = link.behind[0], link.readers[0].read
     ring: dict[int, tuple[int, int]] = {}
-    writer = deque((f, s) for f in range(frames) for s in range(link.producer.stripes))
-    reader = deque((f, s) for f in range(frames) for s in range(consumer.stripes))
+    writer = deque((f, s) for f in range(frames) for s in range(link.producer.stripes.count))
+    reader = deque((f, s) for f in range(frames) for s in range(consumer.stripes.count))
     read_up_to = 0
     while True:
         moved = False
         while writer and (writer[0][1] not in takes_free or free):
             frame, stripe = writer.popleft()
             free -= stripe in takes_free
-            first = link.producer.start(stripe)
-            for row in range(first, first + link.producer.stripe_rows(stripe)):
+            first = link.producer.stripes.start(stripe)
+            for row in range(first, first + link.producer.stripes.rows_of(stripe)):
                 assert frame * link.height + row - space < read_up_to or row < 0, (
                     "a row is overwritten that is read later"
                 )
@@ -61,11 +61,11 @@ def runs(link: Channel, frames: int = 3) -> bool:
         while reader and (reader[0][1] not in takes_full or full):
             frame, stripe = reader.popleft()
             full -= stripe in takes_full
-            low, end = consumer.reads_of_stripe(read, stripe, link.height)
+            low, end = consumer.stripes.reads(read, stripe, link.height)
             for row in range(low, end):
                 assert ring.get(row % link.ring) == (frame, row), "a row is read that is not there"
-            last = stripe == consumer.stripes - 1
-            following = consumer.reads_of_stripe(read, stripe + 1, link.height)[0]
+            last = stripe == consumer.stripes.count - 1
+            following = consumer.stripes.reads(read, stripe + 1, link.height)[0]
             read_up_to = (frame + 1) * link.height if last else max(read_up_to, frame * link.height + following)
             free += stripe in gives_free
             moved = True

@@ -89,7 +89,7 @@ def plain_chain(rng: np.random.Generator) -> Chain:
                 f"{core}.{number}", "mac", Sizes(1, 1, 1, results, 1, 1, 1), Mapping((Loop("h", stripe),)), 0
             )
             if group:
-                lag = least_lag(plain, read, group[-1]) + int(rng.integers(0, 2))
+                lag = least_lag(plain.stripes, read, group[-1].stripes) + int(rng.integers(0, 2))
                 group.append(replace(plain, delay=lag, reads=(read,)))
             else:
                 reads.append(replace(read, producer=0))

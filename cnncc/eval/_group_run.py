@@ -185,11 +185,11 @@ class _Loaded:
     """Rows that come from DRAM, stripe by stripe: those that a layer reads."""
 
     def __init__(self, load: LoadOp, plan: GroupLayer, ring: Ring) -> None:
-        self.load, self.plan, self.ring, self.delay, self.count = load, plan, ring, plan.delay, plan.stripes
+        self.load, self.plan, self.ring, self.delay, self.count = load, plan, ring, plan.delay, plan.stripes.count
 
     def step(self, image: int, number: int, sources: Sources) -> None:
         """Bring the rows of a stripe of an image."""
-        first, count = self.plan.start(number), self.plan.stripe_rows(number)
+        first, count = self.plan.stripes.start(number), self.plan.stripes.rows_of(number)
         self.ring.write(image, first, sources[self.load.value].read(image, first, first + count))
 
 

@@ -189,12 +189,12 @@ class _GroupWalk:
             words, tokens = layer.sizes.k * section.rows * layer.sizes.w, section.tokens
             return [transfer("activations", words, self.arch, tokens_of(tokens.takes), tokens_of(tokens.gives))]
         repeated, past_first, before_last = masks
-        rows = section.following or (layer.stripe_rows(0) if repeated or before_last else 0)
+        rows = section.following or (layer.stripes.rows_of(0) if repeated or before_last else 0)
         following = {self.depth: self._at(section.layer, rows)} if self.prefetches[section.layer] and rows else {}
         at = self._at(section.layer, section.rows)._replace(
             repeated=repeated | bit * (body.steps > 1),
             past_first=past_first | bit * (section.stripe > 0),
-            before_last=before_last | bit * (section.stripe + body.steps < layer.stripes),
+            before_last=before_last | bit * (section.stripe + body.steps < layer.stripes.count),
             following=following,
         )
         return self.walks[section.layer].section(at, section.tokens)

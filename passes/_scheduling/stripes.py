@@ -55,7 +55,7 @@ def with_least_delays(layers: Sequence[GroupLayer], slack: Sequence[int] = ()) -
     result: list[GroupLayer] = []
     for number, layer in enumerate(layers):
         producers = [(read, result[read.producer]) for read in layer.reads]
-        behind = [each.delay + least_lag(layer, read, each) + each.is_load for read, each in producers]
+        behind = [each.delay + least_lag(layer.stripes, read, each.stripes) + each.is_load for read, each in producers]
         result.append(replace(layer, delay=max(behind, default=0) + (slack[number] if slack else 0)))
     return result
 
@@ -65,7 +65,7 @@ def with_given_delays(layers: Sequence[GroupLayer], delays: Sequence[int | None]
     result: list[GroupLayer] = []
     for layer, delay in zip(layers, delays, strict=True):
         producers = [(read, result[read.producer]) for read in layer.reads]
-        least = max((each.delay + least_lag(layer, read, each) for read, each in producers), default=0)
+        least = max((each.delay + least_lag(layer.stripes, read, each.stripes) for read, each in producers), default=0)
         result.append(replace(layer, delay=least if delay is None else delay))
     return result
 
@@ -84,7 +84,7 @@ def with_least_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
         for at, other in enumerate(layers):
             for read in (read for read in other.reads if read.producer == number):
                 wanted.append(read.stride * (ahead[at] - 1) + read.extent - read.pad)
-        ahead[number] = layer.rows if layer.stripes == 1 else max(wanted)
+        ahead[number] = layer.rows if layer.stripes.count == 1 else max(wanted)
         if layer.mapping.glb_stages.keys() & {"ifmap", "residual"}:
             ahead[number] = -(-ahead[number] // layer.rows) * layer.rows
     return with_least_delays([replace(layer, first=ahead[number] % layer.rows) for number, layer in enumerate(layers)])
@@ -100,7 +100,10 @@ def with_least_rings(layers: Sequence[GroupLayer], apart: Sequence[int]) -> list
         readers = [
             (at, other, read) for at, other in enumerate(layers) for read in other.reads if read.producer == number
         ]
-        least = max((least_ring(other, read, layer) for _, other, read in readers), default=0)
+        least = max(
+            (least_ring(other.stripes, read, layer.stripes, other.delay - layer.delay) for _, other, read in readers),
+            default=0,
+        )
         unit = lcm(*(apart[at] for at, _, read in readers if read.operand == "ifmap"))
         result.append(replace(layer, keeps=min(-(-least // unit) * unit, layer.sizes.h)))
     return result
