@@ -11,7 +11,7 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 
 @click.group("arch")
 def command() -> None:
-    """The arrays that come with cnncc; any of them is a start for a file of one's own.
+    """List the arrays that come with cnncc, or print one: a start for a file of your own.
 
     \b
     cnncc arch list

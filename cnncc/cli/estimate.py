@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @json_option()
 @click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
 @click.option(
-    "--check-certificate", type=FILE, help="Show that it is so, with no code of the search; print no estimate."
+    "--check-certificate", type=FILE, help="Check such a file, with no code of the search; print no estimate."
 )
 @click.option(
     "--check-counters",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @compile_options
 @output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
-@click.option("--measure", "measures", multiple=True, metavar="NAME", help="What is to be small, several times.")
+@click.option("--measure", "measures", multiple=True, metavar="NAME", help="To be minimised; several may be given.")
 def command(
     model: Path, vary: Sequence[str], options: CompileOptions, output: Path | None, jobs: int | None,
     measures: Sequence[str],
@@ -33,7 +33,7 @@ def command(
 
     Measures are cycles, energy, multipliers, memory_bits and dram_words; default: the first three. On each array the
     network is optimised for each of cycles, energy and dram_words among them, or for --objective alone. Each result is
-    added to a file at once. The same command goes on where it was ended, by whatever.
+    added to a file at once. After an interruption the same command goes on from there.
 
     \b
     cnncc explore net.onnx --vary rows=4,8 --vary cols=4:12:4 --vary links.south=true,false

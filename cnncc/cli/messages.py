@@ -13,10 +13,10 @@ from cnncc.util.terminal import fitted
 
 @click.command("messages")
 @click.argument("binary", type=FILE)
-@click.option("--at", metavar="ADDRESS", help="Of one load or mac, by its word as in the disassembly: with input data.")
+@click.option("--at", metavar="ADDRESS", help="Only the load or mac at this program word, with its data.")
 @click.option("--input", "inputs", type=FILE, help="Inputs (.npz by tensor name) for --at; default: random.")
 def command(binary: Path, at: str | None, inputs: Path | None) -> None:
-    """Print what the row buses deliver to PEs for each load and mac of BINARY.cnb: the thesis' fields.
+    """Print what the row buses deliver to PEs for each load and mac of BINARY.cnb, field by field.
 
     \b
     cnncc messages lenet.cnb

@@ -27,7 +27,7 @@ _COMPILE_OPTIONS = (
     click.option(
         "--dataflow",
         metavar="NAME",
-        help="Of the layers that --schedule leaves: auto (the default, the best of all); os, ws or is (the best "
+        help="For layers that --schedule does not name: auto (the default, the best of all); os, ws or is (the best "
         "of that form); rs, nlr, inter, inter-weights, inter-data, intra or intra-sliding (completed texts).",
     ),
     click.option(
@@ -39,7 +39,7 @@ _COMPILE_OPTIONS = (
     click.option(
         "--slack",
         type=click.FloatRange(0, MOST_SLACK),
-        help=f"Of cycles: the share above the fewest that energy may cost; default: {SLACK}.",
+        help=f"With cycles: the share above the fewest that may be spent on less energy; default: {SLACK}.",
     ),
     click.option(
         "--groups",

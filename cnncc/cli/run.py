@@ -21,7 +21,7 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 @click.option("--input", "inputs", type=FILE, help="Inputs (.npz by tensor name); default: random.")
 @output_option("Write the outputs there (.npz by tensor name).")
 @click.option(
-    "--frames", type=click.IntRange(1, 65535), metavar="N", help="Of a program over frames: N images in flight."
+    "--frames", type=click.IntRange(1, 65535), metavar="N", help="With a program over frames: run N images in flight."
 )
 @click.option(
     "--timeline", type=FILE, help="Of a program of cores: write when each engine works there, as a JSON trace."

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 @click.option("--min-sqnr", type=float, metavar="DB", help="Exit code 1 if an output is less accurate.")
 @click.option("--prove", is_flag=True, help="Prove the compiled program for all inputs and weights instead.")
 @click.option(
-    "--error", type=Probability(), default="2^-50", show_default=True, help="Of a proof: the probability that it errs."
+    "--error", type=Probability(), default="2^-50", show_default=True, help="Of a proof: the probability of an error."
 )
-@click.option("--model", "network", type=FILE, help="Of a proof: the network of MODEL, which is a binary then.")
+@click.option("--model", "network", type=FILE, help="With --prove of a binary: the network that it was compiled from.")
 @click.pass_context
 def command(
     ctx: click.Context, model: Path, options: CompileOptions, inputs: Path | None, images: int, layers: bool,
