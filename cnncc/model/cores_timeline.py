@@ -30,7 +30,6 @@ from cnncc.model.timed_program import (
     Task,
     TimedLoop,
     TimedSignal,
-    Token,
 )
 from cnncc.model.timeline import Timeline, TimelineClock, TimelineMachine, TimelineState, cycles, idle_state
 
@@ -234,7 +233,7 @@ class _Walk:
                 return False
 
     def _give(self, node: Task | TimedSignal) -> None:
-        for queue in _queues(node.gives) if isinstance(node, Task) else [node.queue]:
+        for queue in [queue for queue, _ in node.gives] if isinstance(node, Task) else [node.queue]:
             if queue in self.noted:
                 self.noted[queue] += [time - self.skipped for time in self.clock.leave(queue)]
             elif queue in self.gives:
@@ -294,10 +293,6 @@ class _Walk:
         if isinstance(self.clock, causes.CauseTimeline):
             stalls = {name: self.clock.stalls.get(name, 0) for name in (*CAUSES, *CHANNEL_CAUSES)}
         return cycles(self.core.nodes, self.clock.elapsed, stalls)
-
-
-def _queues(tokens: Sequence[Token]) -> list[int]:
-    return [queue for queue, _ in tokens]
 
 
 def _cause(task: Task) -> str:

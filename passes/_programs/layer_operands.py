@@ -24,11 +24,6 @@ def buffer_block(layer: ProgramLayer, stage: Stage) -> ActivationBlock:
     return stage_block(layer.shape, layer.mapping.loops, stage)
 
 
-def full_slice(layer: ProgramLayer, stage: Stage) -> int:
-    """Words of a full slice of weights or params."""
-    return slice_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
-
-
 class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
@@ -152,7 +147,7 @@ class Operands:
     def buffer_words(self, stage: Stage) -> int:
         """Words of one buffer of a stage."""
         if stage.operand in ("weight", "params"):
-            return full_slice(self.layer, stage)
+            return slice_words(self.layer.shape, self.layer.mapping.loops, stage, self.layer.params_words)
         return buffer_block(self.layer, stage).words
 
     def block_terms(self, stage: Stage) -> tuple[A.LoopTerm, ...]:

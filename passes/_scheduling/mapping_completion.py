@@ -25,13 +25,11 @@ Sizes = Mapping[str, int]  # of tiles, by dimension
 OUTPUTS = "nhw"
 
 
-def completed_loops(text: str, shape: LayerShape, arch: Arch) -> nest.Mapping:
-    """All loops of a mapping, with the stages that the text says. Raises NotationError saying what to write."""
-    return next(completions(text, shape, arch))
-
-
 def completions(text: str, shape: LayerShape, arch: Arch) -> Iterator[nest.Mapping]:
-    """The same for all sizes of blocks that may be tried, the largest first (rule MAP-9)."""
+    """All loops of a mapping, with the stages that the text says, for each size of blocks that may be tried.
+
+    The largest comes first (rule MAP-9). Raises NotationError saying what to write.
+    """
     terms = _Terms(text, shape, arch)
     choices = product(*[terms.blocks(i) for i in terms.open_blocks()])
     for sizes in sorted(choices, key=lambda sizes: -prod(sizes)):

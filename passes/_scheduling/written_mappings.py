@@ -28,7 +28,7 @@ from cnncc.passes._scheduling.glb_words import (
     moved_words,
     one_pitch,
 )
-from cnncc.passes._scheduling.mapping_completion import completed_loops, completions
+from cnncc.passes._scheduling.mapping_completion import completions
 from cnncc.passes._scheduling.rewrites import without_single
 from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.schedule_numbers import too_many_loops
@@ -46,7 +46,7 @@ def written_violations(shape: LayerShape, arch: Arch, written: MappingText, oper
         what = "elementwise layers stream past the array, this is one"
         return [Finding(what, help="leave it out: the compiler maps it")]
     try:
-        mapping = _in_files(completed_loops(written.mapping, shape, arch), shape, arch)
+        mapping = _in_files(next(completions(written.mapping, shape, arch)), shape, arch)
     except NotationError as error:
         return [Finding(error.message, resource="mapping", excerpt=error.excerpt)]
     if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
