@@ -14,7 +14,7 @@ from functools import cached_property
 from math import lcm
 from typing import NamedTuple
 
-from cnncc.dialects._groups import GroupLayer, Point, Read, points_of
+from cnncc.dialects._groups import GroupLayer, Point, RowRead, points_of
 
 BUFFERS = 2  # of images, and of results
 
@@ -56,7 +56,7 @@ class Reader(NamedTuple):
     """A layer, by its number in its group, and how it reads what comes from outside of the group."""
 
     layer: int
-    read: Read
+    read: RowRead
 
 
 @dataclass(frozen=True)

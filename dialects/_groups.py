@@ -21,7 +21,7 @@ Point = tuple[int, int]  # a step, and the number of a layer that has a stripe i
 
 
 @dataclass(frozen=True)
-class Read:
+class RowRead:
     """How a layer reads the rows of the result of layer number `producer`, as its `operand`.
 
     extent: rows of a window, the dilated kernel. pad: rows of padding above.
@@ -36,7 +36,7 @@ class Read:
     def rows(self, first: int, count: int, height: int) -> tuple[int, int]:
         """First row and end of what output rows `first` … `first + count - 1` read of `height` rows.
 
-        >>> Read(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
+        >>> RowRead(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
         (0, 4)
         """
         low = max(0, first * self.stride - self.pad)
@@ -68,11 +68,11 @@ class Stripes:
         """The stripe that a row is in."""
         return (row - self.head) // self.rows + 1 if row >= self.head else 0
 
-    def reads(self, read: Read, stripe: int, height: int) -> tuple[int, int]:
+    def reads(self, read: RowRead, stripe: int, height: int) -> tuple[int, int]:
         """First row and end of what a stripe reads of `height` rows."""
         return read.rows(self.start(stripe), self.rows_of(stripe), height)
 
-    def needs(self, read: Read, stripe: int, producer: Stripes) -> int:
+    def needs(self, read: RowRead, stripe: int, producer: Stripes) -> int:
         """The last stripe of the producer that a stripe reads; -1 where it reads none."""
         low, end = self.reads(read, stripe, producer.height)
         return producer.of_row(end - 1) if end > low else -1
@@ -92,7 +92,7 @@ class GroupLayer:
     mapping: Mapping
     delay: int
     keeps: int = 0
-    reads: tuple[Read, ...] = ()
+    reads: tuple[RowRead, ...] = ()
     leaves: bool = False
     first: int = 0
 
@@ -152,13 +152,13 @@ def points_of(layers: Sequence[GroupLayer]) -> Iterator[tuple[Point, int]]:
 
 
 @lru_cache(maxsize=1024)  # a search for groups asks for few, often
-def least_lag(consumer: Stripes, read: Read, producer: Stripes) -> int:
+def least_lag(consumer: Stripes, read: RowRead, producer: Stripes) -> int:
     """How many stripes the consumer runs behind the producer at least, so that all rows that it reads are there."""
     return max(0, *(consumer.needs(read, stripe, producer) - stripe for stripe in range(consumer.count)))
 
 
 @lru_cache(maxsize=1024)
-def least_ring(consumer: Stripes, read: Read, producer: Stripes, lag: int) -> int:
+def least_ring(consumer: Stripes, read: RowRead, producer: Stripes, lag: int) -> int:
     """Rows of the ring, so that the producer, `lag` stripes ahead, overwrites no row that the consumer still reads."""
     least = 1
     for stripe in range(consumer.count):
@@ -209,7 +209,7 @@ def _layer_problems(layer: GroupLayer, layers: Sequence[GroupLayer]) -> Iterator
     yield from _stage_problems(layer, is_read)
 
 
-def _edge_problems(layer: GroupLayer, read: Read, producer: GroupLayer) -> Iterator[str]:
+def _edge_problems(layer: GroupLayer, read: RowRead, producer: GroupLayer) -> Iterator[str]:
     edge = f"layer {layer.label}, which reads {producer.label}"
     if (rows := min(producer.sizes.h, read.stride * layer.rows)) != producer.rows:
         yield (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pictures import COLOURS, GREY, INK, LOADED, MOVED, PALE, PAPER, Picture
 
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._groups import GroupLayer, RowRead
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from cnncc.passes._scheduling.stripes import with_least_delays, with_least_rings
 
@@ -22,14 +22,14 @@ NEW, KEPT, GONE = MOVED, LOADED, PALE
 def example() -> list[GroupLayer]:
     """Layers c1, c2 and p2, with their delays and rings."""
 
-    def layer(label: str, height: int, rows: int, *reads: Read) -> GroupLayer:
+    def layer(label: str, height: int, rows: int, *reads: RowRead) -> GroupLayer:
         sizes = Sizes(1, 1, 1, height, 1, 1, 1)
         return GroupLayer(label, "mac", sizes, Mapping((Loop("h", rows),)), 0, 0, reads, label == "p2")
 
     layers = [
         layer("c1", HEIGHT, 2),
-        layer("c2", HEIGHT, 2, Read(0, "ifmap", extent=3, stride=1, pad=1)),
-        layer("p2", HEIGHT // 2, 1, Read(1, "ifmap", extent=2, stride=2)),
+        layer("c2", HEIGHT, 2, RowRead(0, "ifmap", extent=3, stride=1, pad=1)),
+        layer("p2", HEIGHT // 2, 1, RowRead(1, "ifmap", extent=2, stride=2)),
     ]
     return with_least_rings(with_least_delays(layers), [1, 1, 1])
 
@@ -37,7 +37,7 @@ def example() -> list[GroupLayer]:
 def pyramid(layers: Sequence[GroupLayer]) -> Picture:
     """Which rows of each value one row of the last layer needs, and which of them are new."""
     picture = Picture(1000, 320, "A pyramid: the rows that one row of the last layer needs, layer by layer")
-    image = Read(-1, "ifmap", extent=3, stride=1, pad=1)
+    image = RowRead(-1, "ifmap", extent=3, stride=1, pad=1)
     needed = layers[-1].stripes.start(STRIPE), layers[-1].stripes.start(STRIPE + 1)
     before = needed[0]
     columns = [("p2", layers[-1].sizes.h, needed, before)]

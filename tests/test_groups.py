@@ -9,7 +9,7 @@ from group_cases import Chain, random_chain
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 
 from cnncc.context import CompilerContext
-from cnncc.dialects._groups import GroupLayer, Read, group_problem, least_ring
+from cnncc.dialects._groups import GroupLayer, RowRead, group_problem, least_ring
 from cnncc.dialects.nest import GroupOp, Loop, Mapping, Sizes, group_layers
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
@@ -110,7 +110,7 @@ def test_a_ring_of_which_every_second_row_is_read_has_an_even_number_of_rows(row
     """`nest-to-array` refuses others. Such a reader needs an odd number where first stripes are shorter."""
     nests = [Mapping((Loop("h", step),)) for step in (2 * rows, rows)]
     first = GroupLayer("first", "mac", Sizes(1, 1, 1, 13, 4, 1, 1), nests[0], 0)
-    reads = (Read(0, "ifmap", extent=1, stride=2),)
+    reads = (RowRead(0, "ifmap", extent=1, stride=2),)
     second = GroupLayer("second", "mac", Sizes(1, 1, 1, 7, 2, 1, 1), nests[1], 0, reads=reads, leaves=True)
     plans = with_least_rows([first, second])
     least = least_ring(plans[1].stripes, reads[0], plans[0].stripes, plans[1].delay - plans[0].delay)

@@ -65,7 +65,7 @@ class PredictedFrames:
     peaks: Sequence[int]
 
 
-def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, int] = (0, 0)) -> list[TimedCore]:
+def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, int]) -> list[TimedCore]:
     """The program of each core, for so many frames. hosts: segments of the host before and behind."""
     groups = list[CoreSchedule]()
     archs = [core_arch(arch, region.rows, region.cols) for region in plan.regions]

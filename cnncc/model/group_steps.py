@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cnncc.dialects._channels import CoreEnds
-from cnncc.dialects._groups import STREAMED, GroupLayer, Point, Read, points_of
+from cnncc.dialects._groups import STREAMED, GroupLayer, Point, RowRead, points_of
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
@@ -133,7 +133,7 @@ class _Tokens:
         """All stripes in program order: where they are, their layer, their number."""
         return ((point, self.layers[point[1]], stripe) for point, stripe in points_of(self.layers))
 
-    def _waiting(self, layer: GroupLayer) -> tuple[Read, ...]:
+    def _waiting(self, layer: GroupLayer) -> tuple[RowRead, ...]:
         """The reads for whose rows the first load of a stripe waits.
 
         On a core a layer whose ifmap comes from outside waits for that alone. Its residual comes from commits of the
@@ -187,7 +187,7 @@ class _Tokens:
         """A load takes one token and a commit gives one. Raises Refusal."""
         for point in self.taken.keys() | self.given.keys():
             layer = self.layers[point[1]]
-            tokens = GlbTokens(layer.mapping.stages_in("glb"), Semaphore.NONE)
+            tokens = GlbTokens(layer.mapping.glb_stages, Semaphore.NONE)
             if layer.is_load:
                 continue
             if point in self.taken and tokens.of_ifmap_load()[1]:
@@ -227,14 +227,14 @@ def check_stages(layers: Sequence[GroupLayer], residuals: Sequence[bool]) -> Non
     Stages of several layers would take tokens of one semaphore in another order than they are given.
     """
     for operand in STREAMED:
-        staged = [layer.label for layer in layers if operand in layer.mapping.stages_in("glb")]
+        staged = [layer.label for layer in layers if operand in layer.mapping.glb_stages]
         if len(staged) > 1:
             raise Refusal(f"layers {' and '.join(staged)} stage {operand} in glb: one layer of a group does")
     for layer, has_residual in zip(layers, residuals, strict=True):
         # A ring that holds all rows lies as a value outside of rings does.
         rings = {read.operand for read in layer.reads if _wraps(layers[read.producer])}
         outside = {"residual", "output"} - rings - ({"output"} if _wraps(layer) else set[str]())
-        staged = layer.mapping.stages_in("glb").keys()
+        staged = layer.mapping.glb_stages.keys()
         if has_residual and layer.sizes.n > 1 and len(outside) == 2 and len(outside & staged) == 1:
             raise Refusal(
                 f"layer {layer.label}: of residual and output its {min(outside - staged)} alone is resident, and there "
@@ -263,7 +263,7 @@ def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
 
     Raises Refusal where no load of the group would wait for the params of a layer without weights.
     """
-    staged = [layer.mapping.stages_in("glb") for layer in layers]
+    staged = [layer.mapping.glb_stages for layer in layers]
     first = next(number for number in first_runs(layers) if not layers[number].is_load)
     waits = ["weight" in each for each in staged]
     comes = {"weight", "ifmap"} & staged[first].keys() or any(layers[r.producer].is_load for r in layers[first].reads)

@@ -10,15 +10,16 @@ from dataclasses import replace
 from math import lcm
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import STREAMED, GroupLayer, Read, least_lag, least_ring
+from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, least_lag, least_ring
 from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.search import Result
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
-Reads = Sequence[tuple[Read, ...]]
+Reads = Sequence[tuple[RowRead, ...]]
 
 
 def stripe_rows(
@@ -84,7 +85,7 @@ def with_least_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
             for read in (read for read in other.reads if read.producer == number):
                 wanted.append(read.stride * (ahead[at] - 1) + read.extent - read.pad)
         ahead[number] = layer.rows if layer.stripes.count == 1 else max(wanted)
-        if layer.mapping.stages_in("glb").keys() & {"ifmap", "residual"}:
+        if layer.mapping.glb_stages.keys() & {"ifmap", "residual"}:
             ahead[number] = -(-ahead[number] // layer.rows) * layer.rows
     return with_least_delays([replace(layer, first=ahead[number] % layer.rows) for number, layer in enumerate(layers)])
 
@@ -173,14 +174,21 @@ def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
     return replace(shape, sizes=sizes, window=replace(window, pad=(0, left, 0, right)), ih=ih)
 
 
+def whole_mapping(result: Result | None) -> Nest | None:
+    """The mapping that a search found, if all that it stages in the GLB lies there as a whole; else None."""
+    if result is None or any(stage.depth for stage in result.mapping.glb_stages.values()):
+        return None
+    return result.mapping
+
+
 def best_of_stripe(layer: LayerOp, rows: int, arch: Arch) -> Nest:
     """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
-    result = searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None))
-    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+    mapping = whole_mapping(searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None)))
+    if mapping is None:
         words = shape.weight_words + shape.params * arch.words_per_param * shape.sizes.k
         raise Refusal(
             f"its weights and parameters, {words} words, do not fit glb.words = {arch.glb.words}: leave the layer out, "
             f"or use a larger array"
         )
-    return result.mapping
+    return mapping

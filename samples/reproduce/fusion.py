@@ -180,7 +180,7 @@ def ring_words(group: GroupPlan) -> int:
     """The words of a group's rings, and of the buffers of what comes and goes by stripes."""
     rings = sum(layer.keeps * layer.sizes.k * layer.sizes.w for layer in group.group)
     for plan in group.layers:
-        stages = [stage for stage in plan.mapping.stages_in("glb").values() if stage.depth]
+        stages = [stage for stage in plan.mapping.glb_stages.values() if stage.depth]
         rings += sum(stage_words(plan.shape, plan.mapping.loops, stage, 0) for stage in stages)
     return rings
 
