@@ -71,7 +71,7 @@ from cnncc.dialects._columns import strip_count as strip_count
 from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
 from cnncc.dialects._groups import RowRead, group_problem, load_of_rows, without_unread_rows
-from cnncc.dialects._liveness import Chain, liveness_problem
+from cnncc.dialects._liveness import CoreChainData, liveness_problem
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
@@ -372,11 +372,11 @@ def _readers(group: GroupOp, values: Sequence[SSAValue]) -> list[Reader]:
     return [Reader(number, read) for number, own in enumerate(reads) for read in own]
 
 
-def chain_of(cores: CoresOp) -> Chain:
+def chain_of(cores: CoresOp) -> CoreChainData:
     """The cores as plain data."""
     groups = [group_layers(group) for group in cores.groups()]
     image = image_tokens(groups[0], image_readers(cores), image_shape(cores.image.type)[2])
-    return Chain(groups, links_of(cores), image, cores.lag.value.data)
+    return CoreChainData(groups, links_of(cores), image, cores.lag.value.data)
 
 
 def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:

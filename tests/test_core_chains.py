@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._channels import Channel, Link, Reader, image_tokens
 from cnncc.dialects._groups import GroupLayer, RowRead, least_lag
-from cnncc.dialects._liveness import Chain, liveness_problem
+from cnncc.dialects._liveness import CoreChainData, liveness_problem
 from cnncc.dialects.nest import Loop, Mapping, Sizes, chain_of
 from cnncc.errors import Refusal
 from cnncc.eval import nest
@@ -75,7 +75,7 @@ def test_the_walk_over_tokens_says_which_lags_run(number: int) -> None:
         assert np.array_equal(computed(case, orders(number)[-1]), case.result())
 
 
-def plain_chain(rng: np.random.Generator) -> Chain:
+def plain_chain(rng: np.random.Generator) -> CoreChainData:
     """Two to five cores of one or two layers each, with channels of the fewest rows."""
     height, groups, reads = int(rng.integers(3, 24)), list[list[GroupLayer]](), list[RowRead]()
     image = height
@@ -102,7 +102,7 @@ def plain_chain(rng: np.random.Generator) -> Chain:
         Channel(one[-1].label, one, len(one) - 1, two, (Reader(0, read),), one[-1].sizes.h) for one, two, read in pairs
     ]
     links = [Link((replace(channel, keeps=channel.least),)) for channel in whole]
-    return Chain(groups, links, image_tokens(groups[0], [Reader(0, reads[0])], image), 1)
+    return CoreChainData(groups, links, image_tokens(groups[0], [Reader(0, reads[0])], image), 1)
 
 
 @pytest.mark.parametrize("number", range(examples(80)))
@@ -152,7 +152,7 @@ def test_two_channels_between_cores_may_need_more_rows_than_each_alone() -> None
     readers = (Reader(0, RowRead(0, "ifmap")),), (Reader(1, RowRead(1, "ifmap", 5, 1, 2)),)
     whole = [Channel(before[at].label, before, at, behind, readers[at], 8) for at in range(2)]
     link = Link(tuple(replace(channel, keeps=channel.least) for channel in whole))
-    chain = Chain([before, behind], [link], image_tokens(before, [Reader(0, RowRead(0, "ifmap"))], 8), 1)
+    chain = CoreChainData([before, behind], [link], image_tokens(before, [Reader(0, RowRead(0, "ifmap"))], 8), 1)
     assert [channel.keeps for channel in chain.channels] == [1, 5]
     problem = liveness_problem(chain)
     assert problem and "core v..a for space of v or a" in problem and ": v keeps 2 would do (CHANNEL-5)" in problem

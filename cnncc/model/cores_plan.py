@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cnncc.dialects._channels import Channel, Link, Reader, Region, image_tokens
-from cnncc.dialects._liveness import Chain
+from cnncc.dialects._liveness import CoreChainData
 from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import GroupPlan
 
@@ -47,11 +47,11 @@ class CoresPlan:
     height: int
 
     @cached_property
-    def chain(self) -> Chain:
+    def chain(self) -> CoreChainData:
         """The cores with what leads from each to the next one."""
         groups = [plan.group for plan in self.groups]
         links = [self._link(number) for number in range(len(groups) - 1)]
-        return Chain(groups, links, image_tokens(groups[0], self.reads[0], self.height), self.lag)
+        return CoreChainData(groups, links, image_tokens(groups[0], self.reads[0], self.height), self.lag)
 
     @property
     def rings(self) -> list[Channel]:

@@ -17,7 +17,7 @@ from cnncc.model.cores_plan import problem as cores_problem
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.program_schedule import Copy, HostPart, Part
+from cnncc.model.program_schedule import CopyPart, HostPart, Part
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ def as_json(parts: Sequence[Part]) -> list[Json]:
 
 def _entry(part: Part) -> Json:
     match part:
-        case Copy():
+        case CopyPart():
             return {"copy": part.label, "direction": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
@@ -79,7 +79,7 @@ def _part(number: int, value: object) -> Part:
         entry = cast("Json", value)
         if "copy" in entry:
             direction = {"in": "in", "out": "out"}[entry["direction"]]  # refuses others, by a KeyError
-            return Copy(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
+            return CopyPart(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
         if "cores" in entry:
             return _cores(entry)
         return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)

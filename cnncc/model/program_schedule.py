@@ -41,7 +41,7 @@ DESCRIPTORS_OF_COPY = 2  # of the DRAM side and of the GLB side
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopyPart:
     """Copies of values between DRAM and GLB. direction: `in` (to the GLB) or `out`. words: of each value."""
 
     label: str
@@ -54,14 +54,14 @@ class HostPart:
     """A segment that the host runs."""
 
 
-Part = Copy | LayerPlan | GroupPlan | CoresPlan | HostPart
+Part = CopyPart | LayerPlan | GroupPlan | CoresPlan | HostPart
 
 
 def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
     """Copies of `words` words each, in parts of at most MOST_COPIES."""
     if not words:
         return []
-    first = Copy(label, direction, tuple(words[:MOST_COPIES]))
+    first = CopyPart(label, direction, tuple(words[:MOST_COPIES]))
     return [first, *copies(f"more {label}", direction, words[MOST_COPIES:])]
 
 
@@ -90,7 +90,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
 @lru_cache(maxsize=256)
 def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     match part:
-        case Copy():
+        case CopyPart():
             moved = "activations" if part.direction == "in" else "results"
             head = SequencerCycles(DESCRIPTORS_OF_COPY)
             copied = [node for words in part.words for node in (head, transfer(moved, words, arch))]

@@ -21,7 +21,7 @@ from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.degrees import Degrees
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.output_units import OutputUnit, pattern_of
-from cnncc.machine.values.regfile import Sums, Words
+from cnncc.machine.values.regfile import PsumHalf, Words
 from cnncc.machine.values.strided import Strided
 from cnncc.proof.program_run import ProgramRun, degree_run
 
@@ -63,7 +63,7 @@ class _Numbers(Degrees):
     def add(
         self,
         operation: MacOperation,
-        sums: Sums,
+        sums: PsumHalf,
         slots: Strided,
         x: Words,
         w: Words | None,

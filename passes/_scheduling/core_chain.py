@@ -21,7 +21,7 @@ from cnncc.dialects._channels import (
     image_tokens,
     regions_problem,
 )
-from cnncc.dialects._liveness import Chain, liveness_problem, longer_channels
+from cnncc.dialects._liveness import CoreChainData, liveness_problem, longer_channels
 from cnncc.dialects.nest import (
     ChannelOp,
     CoresOp,
@@ -104,7 +104,7 @@ class CoreChain:
         return replace(self, keeps=tuple(channel.keeps for channel in chain.channels))
 
     @cached_property
-    def as_data(self) -> Chain:
+    def as_data(self) -> CoreChainData:
         """As plain data."""
         links, keeps, plans = list[Link](), iter(self.keeps), [core.group.plans for core in self.cores]
         for core, behind in pairwise(self.cores):
@@ -119,7 +119,7 @@ class CoreChain:
             links.append(Link(tuple(channels)))
         image = self.cores[0].part.entries[0]
         tokens = image_tokens(plans[0], self.cores[0].readers(image), image_shape(image.type)[2])
-        return Chain(plans, links, tokens, self.lag)
+        return CoreChainData(plans, links, tokens, self.lag)
 
     @property
     def channels(self) -> list[Channel]:

@@ -38,7 +38,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import stage_words
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
-from cnncc.model.program_schedule import Copy, Part
+from cnncc.model.program_schedule import CopyPart, Part
 from cnncc.proof.proof import prove
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import TEXT, Column, fitted, table
@@ -163,7 +163,7 @@ def dram_words(parts: Iterable[Part], arch: Arch) -> tuple[int, int]:
     """Words between DRAM and GLB: of activations, and of weights and parameters."""
     moved, others = 0, 0
     for part in parts:
-        if isinstance(part, Copy):
+        if isinstance(part, CopyPart):
             moved += sum(part.words)
         elif isinstance(part, GroupPlan):
             moved += sum(prod(each.sizes.of(dim) for dim in "nkhw") for each in part.group if each.is_load)

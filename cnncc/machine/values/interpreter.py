@@ -32,7 +32,7 @@ from cnncc.machine.values.mac_operations import operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
-from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, active_grid
+from cnncc.machine.values.regfile import Half, HalfFault, Halves, PsumHalf, Words, active_grid
 from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.vectorised import (
     Block,
@@ -67,8 +67,8 @@ class Interpreter:
             "weight": (arch.pe.weight_halves, arch.pe.weight_words),
             "ifmap": (arch.pe.ifmap_halves, arch.pe.ifmap_words),
         }
-        self.sums: Sums | None = None
-        self.sent: list[Sums] = []
+        self.sums: PsumHalf | None = None
+        self.sent: list[PsumHalf] = []
         self.unit = OutputUnit()
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
@@ -342,7 +342,7 @@ class Interpreter:
                 return active_grid(inst, half.grid.set_rows, self.arch)
         return grid
 
-    def _clear(self, inst: Instruction, grid: Grid) -> Sums:
+    def _clear(self, inst: Instruction, grid: Grid) -> PsumHalf:
         """The psum half that the instruction adds to (TOKEN-3)."""
         if self._holds(clear := inst.when("clear"), last=False):
             if self.sums is not None:
@@ -351,14 +351,14 @@ class Interpreter:
                 raise HalfFault("no psum half is free")
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
             own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
-            self.sums = Sums.fresh(grid, self._axes(), self.arithmetic.start(inst.operation()), own)
+            self.sums = PsumHalf.fresh(grid, self._axes(), self.arithmetic.start(inst.operation()), own)
         if self.sums is None:
             raise HalfFault("no psum half is open: the first macro-instruction must clear")
         if self.sums.half.grid != grid:
             raise HalfFault("the macro-instructions from clear to send have the same PEs in the same sets")
         return self.sums
 
-    def _reduced(self, sums: Sums) -> dict[int, int]:
+    def _reduced(self, sums: PsumHalf) -> dict[int, int]:
         """Array axes of the block loops that are summed over, with their iterations."""
         if self.block is None:
             return {}

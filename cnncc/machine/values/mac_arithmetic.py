@@ -13,7 +13,7 @@ from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import mac_operations, step_sums
 from cnncc.machine.values.arithmetic import Arithmetic
-from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
+from cnncc.machine.values.regfile import Half, HalfFault, PsumHalf, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
 from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit
@@ -49,7 +49,7 @@ def _check_banks(inst: Instruction, arch: Arch) -> None:
 
 def accumulate(
     inst: Instruction,
-    sums: Sums,
+    sums: PsumHalf,
     ifmap: Half,
     weight: Half | None,
     reduced: Mapping[int, int],
@@ -194,7 +194,7 @@ def _operand(inst: Instruction, half: Half, name: str) -> Words:
 
 
 def _one_by_one(
-    inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, arithmetic: Arithmetic
+    inst: Instruction, psum: Strided, sums: PsumHalf, x: Words, w: Words | None, arithmetic: Arithmetic
 ) -> None:
     """The steps in the order of the counters, each sum checked against the width of a psum (MAC-2)."""
     steps, operation = psum.steps, inst.operation()
