@@ -509,7 +509,8 @@ def check(
     assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
     space, without = dict[Mapping, list[list[Mapping]]](), dict[Mapping, None]()  # with those that come before each
     for point in points(case, arch):
-        of_point = plans(case, arch, point, streamed, tight) if streamed or tight else [[mapping(nest(case, point), arch)]]
+        whole = [[mapping(nest(case, point), arch)]]
+        of_point = plans(case, arch, point, streamed, tight) if streamed or tight else whole
         for many in of_point:
             fits_files = fits_register_files(case, arch, point, many[0])  # all have its loops
             for number, each in enumerate(many):
