@@ -62,6 +62,7 @@ from cnncc.dialects._instructions import Dma as Dma
 from cnncc.dialects._instructions import Engine as Engine
 from cnncc.dialects._instructions import Extent as Extent
 from cnncc.dialects._instructions import Host as Host
+from cnncc.dialects._instructions import IndexTerm as IndexTerm
 from cnncc.dialects._instructions import Load as Load
 from cnncc.dialects._instructions import LoadKind as LoadKind
 from cnncc.dialects._instructions import LoopTerm as LoopTerm
@@ -77,7 +78,6 @@ from cnncc.dialects._instructions import Source as Source
 from cnncc.dialects._instructions import Start as Start
 from cnncc.dialects._instructions import Sync as Sync
 from cnncc.dialects._instructions import Tensor as Tensor
-from cnncc.dialects._instructions import Term as Term
 from cnncc.dialects._instructions import TokenRoute as TokenRoute
 from cnncc.dialects._instructions import Tokens as Tokens
 from cnncc.dialects._instructions import Unit as Unit

@@ -258,3 +258,11 @@ def test_progress_is_gone_before_an_error_is_said(folder: Path) -> None:
     os.close(theirs)
     text = b"".join(iter(lambda: _read(ours), b"")).decode()
     assert "onnx-fold-constants" in text and "\r\033[Kcnncc: there is no layer 'nosuch'" in text
+
+
+def test_opt_without_a_file_does_not_wait_for_the_keyboard() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cnncc", "opt"]
+    opt = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60)
+    os.close(ours)
+    assert (opt.returncode, opt.stderr) == (1, "cnncc: no input: give FILE.mlir or MODEL.onnx, or pipe IR in\n")

@@ -20,7 +20,7 @@ from cnncc.eval._places import (
     Coordinates,
     LoopIndices,
     Mask,
-    Part,
+    TensorPart,
     Words,
     addresses,
     last_columns,
@@ -49,7 +49,7 @@ class ArrayState:
     tensors: Mapping[str, A.Tensor]
     frames: int = 0
     beside: ArrayState | None = None
-    words: dict[str, Words | Part] = field(default_factory=dict[str, Words | Part])
+    words: dict[str, Words | TensorPart] = field(default_factory=dict[str, Words | TensorPart])
     reals: dict[str, Array] = field(default_factory=dict[str, Array])
     views: dict[str, A.View] = field(default_factory=dict[str, A.View])
     semaphores: list[int] = field(default_factory=lambda: [0] * 16)
@@ -88,11 +88,11 @@ class ArrayState:
             if tensor.role == "weight":
                 self._fill(tensor, self._global(tensor.name).reshape(1, -1))
 
-    def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | Part:
+    def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | TensorPart:
         offset, size, outer = 0, int(addresses(tensor)[-1]) + 1, tensor
         while outer.part_of:
             offset, outer = offset + outer.offset, self.tensor(outer.part_of)
-        return Part(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]
+        return TensorPart(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]
 
     def _in_records(self, tensor: A.Tensor) -> A.Tensor:
         """A tensor with its words in the records of all frames, if it lies there."""
@@ -143,7 +143,7 @@ class ArrayState:
             raise Refusal(f"there is no tensor {name}")
         return self.tensors[name]
 
-    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words | Part]:
+    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words | TensorPart]:
         if name not in self.views:
             raise Refusal(f"there is no view {name} before it; there are {', '.join(self.views) or 'none'}")
         view = self.views[name]
@@ -241,7 +241,7 @@ class ArrayState:
         """Copy rectangles between DRAM and GLB, but for what lies outside the bounds in DRAM."""
         if min(dma.count, dma.rows, dma.words) < 1:
             raise Refusal(f"{dma.count} blocks of {dma.rows} rows of {dma.words} words are no transfer")
-        sides: dict[str, tuple[Words | Part, Ints, Mask | None]] = {}
+        sides: dict[str, tuple[Words | TensorPart, Ints, Mask | None]] = {}
         for memory, name, offset, step in (
             ("dram", dma.dram, dma.dram_offset, dma.dram_step),
             ("glb", dma.glb, dma.glb_offset, dma.glb_step),

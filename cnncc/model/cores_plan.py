@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -78,6 +79,27 @@ class CoresPlan:
             for at in numbers:
                 layers[at] = replace(layers[at], rings=layers[at].rings | {operand})
         return replace(plan, layers=tuple(layers), group=tuple(group))
+
+
+def cores_plan(
+    label: str,
+    lag: int,
+    cores: Sequence[tuple[GroupPlan, Region]],
+    image_readers: Sequence[Reader],
+    links: Sequence[Link],
+    image: int,
+    result: int,
+    height: int,
+) -> CoresPlan:
+    """The plan of cores with these links between them. image_readers: of the first core. The rest as in the plan."""
+    reads = [tuple(reader for channel in link.channels for reader in channel.readers) for link in links]
+    channels = tuple(
+        ChannelPlan(channel.label, channel.keeps, number, channel.writer)
+        for number, link in enumerate(links)
+        for channel in link.channels
+    )
+    groups, regions = tuple(group for group, _ in cores), tuple(region for _, region in cores)
+    return CoresPlan(label, lag, groups, regions, (tuple(image_readers), *reads), channels, image, result, height)
 
 
 def problem(plan: CoresPlan) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from cnncc.dialects._channels import Reader, Region
-from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
+from cnncc.dialects._groups import GroupLayer, RowRead, group_problem, load_of_rows
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
@@ -127,9 +127,9 @@ def _group(entry: Json) -> GroupPlan:
     return group_plan(str(entry["group"]), plans, group)
 
 
-def _read(entry: Json) -> Read:
+def _read(entry: Json) -> RowRead:
     numbers = {name: int(entry[name]) for name in ("producer", "extent", "stride", "pad")}
-    return Read(operand=str(entry["operand"]), **numbers)
+    return RowRead(operand=str(entry["operand"]), **numbers)
 
 
 def _layer(entry: Json) -> LayerPlan:

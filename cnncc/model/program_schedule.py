@@ -123,7 +123,7 @@ def _drains(follows: Part | None) -> bool:
         return not follows.begins_with_transfers
     if not isinstance(follows, LayerPlan):
         return follows is None
-    staged = follows.mapping.stages_in("glb")
+    staged = follows.mapping.glb_stages
     return staged.keys().isdisjoint({"ifmap", "residual"})
 
 

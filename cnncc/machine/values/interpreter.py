@@ -22,7 +22,7 @@ from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.values.arithmetic import Arithmetic
-from cnncc.machine.values.commits import Output
+from cnncc.machine.values.commits import CommitRun
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.integers import Integers
 from cnncc.machine.values.loop_fetches import leading_fetches
@@ -45,7 +45,7 @@ from cnncc.machine.values.vectorised import (
     independent,
     largest_array,
 )
-from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
+from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit, work_of
 
 Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
 
@@ -74,7 +74,7 @@ class Interpreter:
         self.count = [1] * LOOP_REGISTERS
         self.block: Block | None = None
         self.block_elements = BLOCK_ELEMENTS
-        self.work = Work()
+        self.work = WorkLimit()
         self._independent: dict[tuple[object, ...], bool] = {}
         self.rules: Rules = {kind: self._rule(kind) for kind in InstructionKind}
 
@@ -374,7 +374,7 @@ class Interpreter:
         # Checked before anything else: the arrays below have an element for each result.
         if commit_results(inst) > self.arch.glb.words:
             raise HalfFault("there are more results than words in the GLB")
-        output = Output(self.arithmetic, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
+        output = CommitRun(self.arithmetic, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
         sums = output.operand("operand") if inst.text("source") == "glb" else self._committed(inst, grid)
         if inst.number("reduce"):
             south, sums = reduced(inst, grid, sums, self.arithmetic)

@@ -16,7 +16,7 @@ from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
 from cnncc.machine.values.vectorised import OrderMatters
-from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
+from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit
 
 MOST_OPERATIONS = 1 << 24  # of a PE in a macro-instruction: the host holds their operands as arrays
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
@@ -54,7 +54,7 @@ def accumulate(
     weight: Half | None,
     reduced: Mapping[int, int],
     arithmetic: Arithmetic,
-    work: Work,
+    work: WorkLimit,
 ) -> None:
     """Combine a macro-instruction's products (mac) or words (add, max) into its psums.
 
