@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, SAMPLES, done, refused
+from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
 from examples import SEED, examples
+from onnx import helper
 from searches import SHORT_FRONTS, search_with
 
-from cnncc.arch.model import Arch, Energy, load_arch
+from cnncc.arch.model import Arch, Energy, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
@@ -71,6 +72,25 @@ def test_objective_table() -> None:
     assert Objective("cycles").best([Figures(10, 5.0), Figures(9, 5.0)]) == 1
     assert Objective("cycles", 0.1).best([Figures(110, 4.0), Figures(105, 5.0)], 100) == 0
     assert Objective("cycles", 0.1).best([Figures(110, 4.0), Figures(105, 5.0)], 99) == 1
+
+
+def test_slack_finds_no_faster_network(tmp_path: Path) -> None:
+    """A slower mapping of `a` leaves the GLB room for the weights of `b`, which come in time then."""
+    weights = {"wa": noise(0, 64, 16, 3, 3), "wb": noise(1, 64, 64, 1, 1), "wc": noise(2, 64, 64, 1, 1)}
+    layers = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], name="a", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
+        helper.make_node("Conv", ["b", "wc"], ["c"], name="c"),
+    ]
+    model = save(build(layers, {"x": (1, 16, 6, 6)}, ["c"], weights), tmp_path / "net.onnx")
+    arch = replace(ARCH, glb=replace(ARCH.glb, words=13209), dram=replace(ARCH.dram, words_per_cycle=2))
+    (array := tmp_path / "array.toml").write_text(arch_text(arch))
+
+    def cycles(slack: float) -> int:
+        compilation = start_compilation(model, CompileOptions(str(array), slack=slack, groups="none"))
+        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+    assert cycles(0.0) <= cycles(0.001) <= cycles(0.005)
 
 
 @pytest.mark.parametrize(("name", "slack"), [("cycle", 0.0), ("cycles", -0.1), ("cycles", 11.0), ("edp", float("nan"))])
