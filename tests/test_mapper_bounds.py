@@ -105,8 +105,9 @@ def check(
                 assert limited.least(int(i), cycles + 1) <= cycles, (shape, arch, budget, at, plan)
                 if in_plans:
                     assert (least, plan) in candidates(bound, budget, least + 1, limited.cells(int(i)))
+                assert streamed_cycles(shape, arch, budget) <= cycles, (shape, arch, budget, at, plan)
+                seen["weights streamed"] += shape.weight_words > budget.words
                 seen["fits"] += 1
-            assert streamed_cycles(shape, arch, budget) <= cycles, (shape, arch, budget, at, plan)
             if in_plans:
                 assert everywhere <= cycles, (shape, arch, budget, at, plan)
                 needs = stage_sizes(shape, arch, mapping)

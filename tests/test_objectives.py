@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, SAMPLES, done, refused
+from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
 from examples import SEED, examples
+from onnx import helper
 from searches import SHORT_FRONTS, search_with
 
-from cnncc.arch.model import Arch, Energy, load_arch
+from cnncc.arch.model import Arch, Energy, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
@@ -28,7 +29,7 @@ from cnncc.mapper.chain import Choice, best_choices
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, Figures, Objective
+from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective
 from cnncc.mapper.prices import array_energy, cost_of
 from cnncc.mapper.search import Result
 from cnncc.mapper.space import Plan, forms_of, mapping_of, numbers, point
@@ -73,6 +74,25 @@ def test_objective_table() -> None:
     assert Objective("cycles", 0.1).best([Figures(110, 4.0), Figures(105, 5.0)], 99) == 1
 
 
+def test_slack_finds_no_faster_network(tmp_path: Path) -> None:
+    """A slower mapping of `a` leaves the GLB room for the weights of `b`, which come in time then."""
+    weights = {"wa": noise(0, 64, 16, 3, 3), "wb": noise(1, 64, 64, 1, 1), "wc": noise(2, 64, 64, 1, 1)}
+    layers = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], name="a", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
+        helper.make_node("Conv", ["b", "wc"], ["c"], name="c"),
+    ]
+    model = save(build(layers, {"x": (1, 16, 6, 6)}, ["c"], weights), tmp_path / "net.onnx")
+    arch = replace(ARCH, glb=replace(ARCH.glb, words=13209), dram=replace(ARCH.dram, words_per_cycle=2))
+    (array := tmp_path / "array.toml").write_text(arch_text(arch))
+
+    def cycles(slack: float) -> int:
+        compilation = start_compilation(model, CompileOptions(str(array), slack=slack, groups="none"))
+        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+    assert cycles(0.0) <= cycles(0.001) <= cycles(0.005)
+
+
 @pytest.mark.parametrize(("name", "slack"), [("cycle", 0.0), ("cycles", -0.1), ("cycles", 11.0), ("edp", float("nan"))])
 def test_objectives_that_are_none(name: str, slack: float) -> None:
     with pytest.raises(Refusal, match="did you mean 'cycles'|from 0 to 10"):
@@ -80,7 +100,9 @@ def test_objectives_that_are_none(name: str, slack: float) -> None:
 
 
 def test_limits_of_cycles() -> None:
-    assert Objective("cycles", 0.0).prices(ARCH).limits == (1.0,)
+    usual = Objective("cycles", SLACK).prices(ARCH).limits
+    assert usual == pytest.approx((1.05, 1.02, 1.01, 1.005, 1.002, 1.0005, 1.0))
+    assert Objective("cycles", 0.0).prices(ARCH).limits == usual
     limits = Objective("cycles", 0.01).prices(ARCH).limits
     assert limits == pytest.approx((1.1, 1.04, 1.02, 1.01, 1.004, 1.001, 1.0))
     assert Objective("energy", 0.01).prices(ARCH).limits == FAR

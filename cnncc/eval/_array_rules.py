@@ -275,9 +275,8 @@ class ArrayState:
         pes = rectangle(load.place, self.arch.rows, self.arch.cols)
         view, words = self._view(load.view)
         address, inside = position(load.place, load.start, load.pattern).address(view, self.loops)
-        pe_mask = np.ones(address.shape[:2], np.bool_)
-        if load.edge:
-            pe_mask[:, ~last_columns(load.place)] = False
+        pe_mask = np.broadcast_to(last_columns(load.place), address.shape[:2]) if load.edge else None
+        if pe_mask is not None:
             reads = pe_mask.reshape(*pe_mask.shape, *[1] * len(load.pattern))
             inside = np.broadcast_to(reads, address.shape) if inside is None else inside & reads
         if inside is None:
@@ -285,13 +284,13 @@ class ArrayState:
         else:
             values = np.full((self.images, *address.shape), view.fill, np.int64)
             values[:, inside] = words.read(address[inside])
-        values = (values - view.zero).reshape(*values.shape[:3], -1)
+        values = (values - view.zero if view.zero else values).reshape(*values.shape[:3], -1)
         last = load.slot + values.shape[-1] - 1
         inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
         if load.slot < 0 or last >= inside_half:
             raise Refusal(f"{load.kind} slots {load.slot}..{last} are not in a half of {inside_half}")
-        check_width(values[:, pe_mask] if load.edge else values, self.arch.operand_bits + 1)
-        if load.edge:
+        check_width(values if pe_mask is None else values[:, pe_mask], self.arch.operand_bits + 1)
+        if pe_mask is not None:
             half.put(pes, np.arange(load.slot, last + 1, dtype=np.int64), values[:, pe_mask], pe_mask)
         else:
             half.fill(pes, load.slot, values)
@@ -340,11 +339,12 @@ class ArrayState:
             raise Refusal(f"n2n slots {first}..{last} are not in a half of {self.ifmap.slots}")
         check_arrival(mac)
         east = (pes[0], slice(pes[1].start + 1, pes[1].stop))
-        for k in range(mac.data_reuse):
-            if not half.full[east][takes[:, :-1], k].all():
-                raise Refusal(f"ifmap slot {k} of an east neighbour is empty")
-            words = half.words[(slice(None), *east)][:, takes[:, :-1], k]
-            half.put(pes, np.array([first + k]), words[..., None], takes)
+        for k in range(0, mac.data_reuse, max(first, 1)):  # what the neighbour received is `first` slots further on
+            some = slice(k, min(k + max(first, 1), mac.data_reuse))
+            if not (full := half.full[east][takes[:, :-1], some].all(axis=0)).all():
+                raise Refusal(f"ifmap slot {k + int(full.argmin())} of an east neighbour is empty")
+            words = half.words[(slice(None), *east)][:, takes[:, :-1], some]
+            half.put(pes, np.arange(first + some.start, first + some.stop), words, takes)
 
     def _clear(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         half = self.psum.open()

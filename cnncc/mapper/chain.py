@@ -126,7 +126,8 @@ def _paths(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arc
     firsts = [_Ends(np.array([_alone(each, arch)]), np.array([each.cost]), start) for each in layers[0]]
     ends = [firsts]
     for before, current, budget in zip(layers, layers[1:], budgets, strict=False):
-        steps, costs = np.array(_steps(before, current, budget, arch)), [choice.cost for choice in current]
+        steps = np.array(_steps(tuple(before), tuple(current), budget, arch))
+        costs = [choice.cost for choice in current]
         ends.append([_undominated(ends[-1], steps[:, b], cost) for b, cost in enumerate(costs)])
     whole = _undominated(ends[-1], np.zeros(len(layers[-1]), np.int64), 0.0)
     return [
@@ -159,7 +160,8 @@ def _undominated(ends: Sequence[_Ends], steps: Counts, cost: float) -> _Ends:
     return _Ends(cycles[order], costs[order], before[order])
 
 
-def _steps(before: Sequence[Choice], current: Sequence[Choice], budget: int, arch: Arch) -> list[list[int]]:
+@lru_cache(maxsize=1024)  # the layers beside groups have the same neighbours as without groups
+def _steps(before: tuple[Choice, ...], current: tuple[Choice, ...], budget: int, arch: Arch) -> list[list[int]]:
     """What each choice of a layer adds to the cycles of each choice of the layer before.
 
     These are cycles of the layer by itself, and what the model has more for two neighbours. Pairs of the first choices,

@@ -118,9 +118,12 @@ class TrafficOf:
 
 
 def streamed_cycles(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
-    """BOUND-4. ⌊streamed words / words per cycle⌋, each word once; the image only if windows leave no word out."""
+    """BOUND-4. ⌊words / words per cycle⌋, each word once: streamed ones, and weights that the GLB has no room for.
+
+    The image counts only if windows leave no word out. The GLB holds all weights that come before the layer starts.
+    """
     sizes, window = shape.sizes, shape.window
-    words = len(budget.streamed - {"ifmap"}) * shape.results
+    words = len(budget.streamed - {"ifmap"}) * shape.results + max(0, shape.weight_words - budget.words)
     taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
     if "ifmap" in budget.streamed and all(stride <= (count - 1) * dilation + 1 for count, stride, dilation in taps):
         words += sizes.n * shape.channels * shape.ih * shape.iw

@@ -67,7 +67,8 @@ def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
 
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
     """The program, by label of the layer that each piece counts for."""
-    schedules = [_schedule(part, number % 2, arch) for number, part in enumerate(with_drains(parts))]
+    unlabelled = (replace(part, label="") if isinstance(part, LayerPlan) else part for part in with_drains(parts))
+    schedules = [_schedule(part, number % 2, arch) for number, part in enumerate(unlabelled)]
     tasks = [(*schedule.nodes, *(fetch.task for fetch in schedule.prefetched)) for schedule in schedules]
     taken = set[int]().union(*map(_taken, tasks))
     signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED_QUEUES.items() if queue in taken]
@@ -89,6 +90,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
 
 @lru_cache(maxsize=256)
 def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
+    """The program of a part. A layer has no label here: a network has many equal layers."""
     match part:
         case CopyPart():
             moved = "activations" if part.direction == "in" else "results"
@@ -228,8 +230,15 @@ def program_cycles(
 ) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
     """The cycles of a program and of its layers by label, as docs/stats.md says (rule TIME-5).
 
-    causes: with stalls by cause, which takes longer.
+    causes: with stalls by cause, which takes longer. No caller changes the result.
     """
+    return _program_cycles(tuple(parts), arch, causes)
+
+
+@lru_cache(maxsize=64)  # networks with and without groups are compared again and again
+def _program_cycles(
+    parts: tuple[Part, ...], arch: Arch, causes: bool
+) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
     array, state, by_label = machine(arch), idle_state(machine(arch)), dict[str, PredictedCycles]()
     programs = program_schedule(parts, arch)
     nothing = [dict[str, int]()] * len(programs)

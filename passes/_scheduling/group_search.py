@@ -323,8 +323,11 @@ class GroupSearch:
         return nest.Mapping(around, tuple(stages))
 
     def _tasks(self, form: GroupForm) -> list[SearchTask]:
-        """The searches for the mappings of stripes, whose operands all lie in the GLB."""
-        budget, prices = GlbBudget(self.arch.glb.words), self.candidates.prices
+        """The searches for the mappings of stripes, whose operands all lie in the GLB.
+
+        The fastest is taken: of a front that which costs least among equally fast ones.
+        """
+        budget, prices = GlbBudget(self.arch.glb.words), self.candidates.prices._replace(limits=(1.0,))
         return [
             SearchTask(
                 stripe_shape(shape, rows),
