@@ -29,7 +29,7 @@ from cnncc.mapper.chain import Choice, best_choices
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, Figures, Objective
+from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective
 from cnncc.mapper.prices import array_energy, cost_of
 from cnncc.mapper.search import Result
 from cnncc.mapper.space import Plan, forms_of, mapping_of, numbers, point
@@ -100,7 +100,9 @@ def test_objectives_that_are_none(name: str, slack: float) -> None:
 
 
 def test_limits_of_cycles() -> None:
-    assert Objective("cycles", 0.0).prices(ARCH).limits == (1.0,)
+    usual = (1.05, 1.02, 1.01, 1.005, 1.002, 1.0005, 1.0)
+    for slack in (0.0, 0.001, SLACK):
+        assert Objective("cycles", slack).prices(ARCH).limits == pytest.approx(usual), slack
     limits = Objective("cycles", 0.01).prices(ARCH).limits
     assert limits == pytest.approx((1.1, 1.04, 1.02, 1.01, 1.004, 1.001, 1.0))
     assert Objective("energy", 0.01).prices(ARCH).limits == FAR
