@@ -28,12 +28,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from objectives import ROOT, cpu_seconds, model
+from objectives import ROOT, cpu_seconds, model, on_one_core
 
 from cnncc.arch.model import preset_names
 from cnncc.driver.pipeline import ASSIGN, AUTO, NONE, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.errors import Refusal
 from cnncc.mapper.objective import SLACK
 from cnncc.model.energy import with_energy
 from cnncc.model.program_counts import program_counts
@@ -47,6 +48,7 @@ AIMS = {"fastest": ("cycles", 0.0), "default": ("cycles", None)} | {
 }
 MOST_CPU = 2.0  # times the seconds without groups
 FEW_SECONDS = 2.0  # below which times are those of starting
+NO_PROGRAM = "the array has no program"
 FORK = get_context("fork")
 
 
@@ -74,6 +76,7 @@ def without_and_with(start: Compilation, arch: str, aim: str) -> tuple[Run, Run]
     receive, send = FORK.Pipe(duplex=False)
 
     def measure() -> None:
+        on_one_core()
         none = run(start, arch, aim, NONE)
         auto = run(start, arch, aim, AUTO)
         send.send((none, auto._replace(seconds=none.seconds + auto.seconds)))
@@ -119,7 +122,11 @@ def rows(name: str, arch: str, aims: list[str], folder: Path) -> Iterator[str]:
     """A row for each aim."""
     fewest, file = sys.maxsize, model(name, OPTIONS.get(name, ()), folder)
     start = start_compilation(file, CompileOptions(arch, batch=1))
-    start.run_before(ASSIGN)
+    try:
+        start.run_before(ASSIGN)
+    except Refusal:  # as it is for this array without groups
+        yield from (f"{name:28} {arch:14} {aim:8} {NO_PROGRAM}" for aim in aims)
+        return
     for aim in aims:
         label = f"{name:28} {arch:14} {aim:8}"
         if (runs := without_and_with(start, arch, aim)) is None:

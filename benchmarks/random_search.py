@@ -35,7 +35,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words, reach
 from cnncc.model.legal import is_legal
 from cnncc.model.routes import Nest
 from cnncc.passes._programs.layer_program import layer_program
-from cnncc.passes._programs.layer_records import Home, ProgramLayer, Tensors
+from cnncc.passes._programs.layer_records import ActivationLayout, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import has_partial_sums
 from cnncc.passes._scheduling.array_fit import space_problems
 from cnncc.util import disk_cache
@@ -138,8 +138,8 @@ class Case:
 
     def _lowered(self, mapping: Mapping) -> ProgramLayer:
         """The layer for `nest-to-array`, which refuses what the array cannot run."""
-        homes = [Home(name, 1 << 20, 1 << 10, 1 << 5) for name in ("ifmap", "output", "residual")]
-        buffers = {name: name for name in (*mapping.stages_in("glb"), "sums")}
+        homes = [ActivationLayout(name, 1 << 20, 1 << 10, 1 << 5) for name in ("ifmap", "output", "residual")]
+        buffers = {name: name for name in (*mapping.glb_stages, "sums")}
         tensors = Tensors(homes[0], homes[1], homes[2] if self.budget.residual else None, "w", "p", buffers)
         unit, words = A.Unit(self.shape.params > 0), self.shape.params * self.arch.words_per_param
         return ProgramLayer(self.name, self.shape, mapping, tensors, words, unit, Semaphore.FULL)

@@ -48,6 +48,11 @@ class Finding:
         return one_line(f"{self.what}: {self.help}" if self.help else self.what)
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
 def _shown(number: Number) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:.1f}" if isinstance(number, float) else str(number)
 

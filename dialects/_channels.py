@@ -14,7 +14,7 @@ from functools import cached_property
 from math import lcm
 from typing import NamedTuple
 
-from cnncc.dialects._groups import GroupLayer, Point, Read, points_of, stripe_needed
+from cnncc.dialects._groups import GroupLayer, Point, RowRead, points_of
 
 BUFFERS = 2  # of images, and of results
 
@@ -56,7 +56,7 @@ class Reader(NamedTuple):
     """A layer, by its number in its group, and how it reads what comes from outside of the group."""
 
     layer: int
-    read: Read
+    read: RowRead
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Channel:
         """The points that read rows, in program order, with the last stripe that each one needs: -1 for none."""
         reads = {reader.layer: reader.read for reader in self.readers}
         return [
-            (point, stripe_needed(self.behind[point[1]], reads[point[1]], self.producer, stripe))
+            (point, self.behind[point[1]].stripes.needs(reads[point[1]], stripe, self.producer.stripes))
             for point, stripe in points_of(self.behind)
             if point[1] in reads
         ]
@@ -116,7 +116,7 @@ class Channel:
         lows, least = list[int](), self.height
         for (step, number), _ in reversed(self.reading):
             layer = self.behind[number]
-            low, end = layer.reads_of_stripe(reads[number], step - layer.delay, self.height)
+            low, end = layer.stripes.reads(reads[number], step - layer.delay, self.height)
             least = min(least, low) if end > low else least
             lows.append(least)
         return lows[::-1]
@@ -134,7 +134,10 @@ class Channel:
 
         Example: a 3x3 window with padding 1 reads rows 4, 5 and 6 for row 5. With stripes of one row it needs 7 - 4.
         """
-        ends = ((self.producer.start(last + 1), low) for (_, last), low in zip(self.reading, self._lows, strict=True))
+        ends = (
+            (self.producer.stripes.start(last + 1), low)
+            for (_, last), low in zip(self.reading, self._lows, strict=True)
+        )
         return max(1, *(end - low for end, low in ends))
 
     def last_reader(self, gone: int, frame: int = 0) -> tuple[int, Point]:
@@ -187,9 +190,9 @@ class Link:
         frame: 0 for the same, -1 for the frame before.
         """
         writes = sorted(
-            (channel.point(stripe), channel.last_reader(channel.producer.start(stripe + 1) - channel.keeps))
+            (channel.point(stripe), channel.last_reader(channel.producer.stripes.start(stripe + 1) - channel.keeps))
             for channel in self.channels
-            for stripe in range(channel.producer.stripes)
+            for stripe in range(channel.producer.stripes.count)
         )
         frame, reader = max(last for _, last in writes)
         waited, waits = (frame - 1, reader), list[tuple[Point, int, Point]]()  # first, by the frame before
@@ -205,7 +208,7 @@ def image_tokens(layers: Sequence[GroupLayer], readers: Sequence[Reader], height
     reads, points = {reader.layer: reader.read for reader in readers}, list[Point]()
     for point, stripe in points_of(layers):
         if (read := reads.get(point[1])) is not None:
-            low, end = layers[point[1]].reads_of_stripe(read, stripe, height)
+            low, end = layers[point[1]].stripes.reads(read, stripe, height)
             points += [point] if end > low else []
     return EndTokens(frozenset(points[:1]), frozenset(points[-1:]))
 
@@ -213,7 +216,7 @@ def image_tokens(layers: Sequence[GroupLayer], readers: Sequence[Reader], height
 def result_tokens(layers: Sequence[GroupLayer]) -> EndTokens:
     """Of the last core: a buffer is free before its result's first stripe, and the result is there after the last."""
     number, layer = next((number, layer) for number, layer in enumerate(layers) if layer.leaves)
-    first, last = (layer.delay, number), (layer.delay + layer.stripes - 1, number)
+    first, last = (layer.delay, number), (layer.delay + layer.stripes.count - 1, number)
     return EndTokens(frozenset({first}), frozenset({last}))
 
 

@@ -40,7 +40,7 @@ from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
 from cnncc.dialects._conditions import ALWAYS, NEVER, Condition
-from cnncc.dialects._instructions import AXES, Axis, Extent, LoopTerm, Place, Slots, Start, Term, Tokens
+from cnncc.dialects._instructions import AXES, Axis, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
 from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default
 from cnncc.dialects._wrap import wrapped
 
@@ -107,8 +107,8 @@ def _product(factor: int, index: str) -> str:
 def _format_place(place: Place) -> str:
     first = [f"{name} {at}" for name in ("row0", "col0") if (at := getattr(place, name))]
     sets = [f"set {place.set_rows}x{place.set_cols}"] if (place.set_rows, place.set_cols) != (1, 1) else []
-    terms = [(index, cast("Term", getattr(place, index))) for index in PE_INDICES]
-    moves = [f"{term.axis}{_product(term.step, index)}" for index, term in terms if term != Term()]
+    terms = [(index, cast("IndexTerm", getattr(place, index))) for index in PE_INDICES]
+    moves = [f"{term.axis}{_product(term.step, index)}" for index, term in terms if term != IndexTerm()]
     return " ".join([*first, f"rows {place.rows} cols {place.cols}", *sets, *moves])
 
 
@@ -194,7 +194,7 @@ def _place(parser: AttrParser) -> Place:
     values: dict[str, Any] = {}
     while word := parser.parse_optional_keyword_in(("row0", "col0", "rows", "cols", "set", *AXES)):
         if word in AXES:
-            term = Term(word, _factor(parser))
+            term = IndexTerm(word, _factor(parser))
             values[_new(parser, _choice(parser, "index", PE_INDICES), values)] = term
         elif word == "set":
             values[_new(parser, "set_rows", values)] = parser.parse_shape_dimension()

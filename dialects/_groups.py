@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 
@@ -21,7 +21,7 @@ Point = tuple[int, int]  # a step, and the number of a layer that has a stripe i
 
 
 @dataclass(frozen=True)
-class Read:
+class RowRead:
     """How a layer reads the rows of the result of layer number `producer`, as its `operand`.
 
     extent: rows of a window, the dilated kernel. pad: rows of padding above.
@@ -36,11 +36,46 @@ class Read:
     def rows(self, first: int, count: int, height: int) -> tuple[int, int]:
         """First row and end of what output rows `first` … `first + count - 1` read of `height` rows.
 
-        >>> Read(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
+        >>> RowRead(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
         (0, 4)
         """
         low = max(0, first * self.stride - self.pad)
         return low, max(low, min(height, (first + count - 1) * self.stride + self.extent - self.pad))
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """The rows of a result, so many at a time. head: rows of the first stripe. The last one may be smaller."""
+
+    height: int
+    rows: int
+    head: int
+
+    @property
+    def count(self) -> int:
+        """How many stripes an image has."""
+        return self.of_row(self.height - 1) + 1
+
+    def start(self, stripe: int) -> int:
+        """The first row of a stripe, or where one would begin after the last."""
+        return min(self.height, self.head + (stripe - 1) * self.rows) if stripe > 0 else 0
+
+    def rows_of(self, stripe: int) -> int:
+        """Rows of a stripe, 0 of one that there is not."""
+        return self.start(stripe + 1) - self.start(stripe) if stripe >= 0 else 0
+
+    def of_row(self, row: int) -> int:
+        """The stripe that a row is in."""
+        return (row - self.head) // self.rows + 1 if row >= self.head else 0
+
+    def reads(self, read: RowRead, stripe: int, height: int) -> tuple[int, int]:
+        """First row and end of what a stripe reads of `height` rows."""
+        return read.rows(self.start(stripe), self.rows_of(stripe), height)
+
+    def needs(self, read: RowRead, stripe: int, producer: Stripes) -> int:
+        """The last stripe of the producer that a stripe reads; -1 where it reads none."""
+        low, end = self.reads(read, stripe, producer.height)
+        return producer.of_row(end - 1) if end > low else -1
 
 
 @dataclass(frozen=True)
@@ -57,7 +92,7 @@ class GroupLayer:
     mapping: Mapping
     delay: int
     keeps: int = 0
-    reads: tuple[Read, ...] = ()
+    reads: tuple[RowRead, ...] = ()
     leaves: bool = False
     first: int = 0
 
@@ -82,30 +117,9 @@ class GroupLayer:
         return self.around[-1].step
 
     @cached_property
-    def head(self) -> int:
-        """Rows of the first stripe."""
-        return self.first or self.rows
-
-    @property
-    def stripes(self) -> int:
-        """How many stripes an image has; the last one may be smaller."""
-        return self.stripe_of(self.sizes.h - 1) + 1
-
-    def start(self, stripe: int) -> int:
-        """The first row of a stripe, or where one would begin after the last."""
-        return min(self.sizes.h, self.head + (stripe - 1) * self.rows) if stripe > 0 else 0
-
-    def stripe_rows(self, stripe: int) -> int:
-        """Rows of a stripe, 0 of one that the layer does not have."""
-        return self.start(stripe + 1) - self.start(stripe) if stripe >= 0 else 0
-
-    def stripe_of(self, row: int) -> int:
-        """The stripe that a row is in."""
-        return (row - self.head) // self.rows + 1 if row >= self.head else 0
-
-    def reads_of_stripe(self, read: Read, stripe: int, height: int) -> tuple[int, int]:
-        """First row and end of what a stripe reads."""
-        return read.rows(self.start(stripe), self.stripe_rows(stripe), height)
+    def stripes(self) -> Stripes:
+        """How its rows are cut."""
+        return Stripes(self.sizes.h, self.rows, self.first or self.rows)
 
 
 def load_of_rows(
@@ -131,29 +145,24 @@ def without_unread_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
 
 def points_of(layers: Sequence[GroupLayer]) -> Iterator[tuple[Point, int]]:
     """All stripes of an image in program order: where they are, and their numbers."""
-    for step in range(max(layer.delay + layer.stripes for layer in layers)):
+    for step in range(max(layer.delay + layer.stripes.count for layer in layers)):
         for number, layer in enumerate(layers):
-            if 0 <= (stripe := step - layer.delay) < layer.stripes:
+            if 0 <= (stripe := step - layer.delay) < layer.stripes.count:
                 yield (step, number), stripe
 
 
-def stripe_needed(consumer: GroupLayer, read: Read, producer: GroupLayer, stripe: int) -> int:
-    """The last stripe of the producer that a stripe of the consumer reads; -1 where it reads none."""
-    low, end = consumer.reads_of_stripe(read, stripe, producer.sizes.h)
-    return producer.stripe_of(end - 1) if end > low else -1
-
-
-def least_lag(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
+@lru_cache(maxsize=1024)  # a search for groups asks for few, often
+def least_lag(consumer: Stripes, read: RowRead, producer: Stripes) -> int:
     """How many stripes the consumer runs behind the producer at least, so that all rows that it reads are there."""
-    needed = (stripe_needed(consumer, read, producer, stripe) - stripe for stripe in range(consumer.stripes))
-    return max(0, *needed)
+    return max(0, *(consumer.needs(read, stripe, producer) - stripe for stripe in range(consumer.count)))
 
 
-def least_ring(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
-    """Rows of the ring, so that the producer overwrites no row that the consumer still reads."""
-    least, height, lag = 1, producer.sizes.h, consumer.delay - producer.delay
-    for stripe in range(consumer.stripes):
-        low, end = consumer.reads_of_stripe(read, stripe, height)
+@lru_cache(maxsize=1024)
+def least_ring(consumer: Stripes, read: RowRead, producer: Stripes, lag: int) -> int:
+    """Rows of the ring, so that the producer, `lag` stripes ahead, overwrites no row that the consumer still reads."""
+    least = 1
+    for stripe in range(consumer.count):
+        low, end = consumer.reads(read, stripe, producer.height)
         if end > low:
             least = max(least, producer.start(stripe + lag + 1) - low)
     return least
@@ -200,16 +209,18 @@ def _layer_problems(layer: GroupLayer, layers: Sequence[GroupLayer]) -> Iterator
     yield from _stage_problems(layer, is_read)
 
 
-def _edge_problems(layer: GroupLayer, read: Read, producer: GroupLayer) -> Iterator[str]:
+def _edge_problems(layer: GroupLayer, read: RowRead, producer: GroupLayer) -> Iterator[str]:
     edge = f"layer {layer.label}, which reads {producer.label}"
     if (rows := min(producer.sizes.h, read.stride * layer.rows)) != producer.rows:
         yield (
             f"{edge}: stripes of {layer.rows} rows with stride {read.stride} take stripes of {rows} rows, "
             f"not {producer.rows} (GROUP-1)"
         )
-    if layer.delay < (least := producer.delay + least_lag(layer, read, producer)):
+    if layer.delay < (least := producer.delay + least_lag(layer.stripes, read, producer.stripes)):
         yield f"{edge}: delay {layer.delay}, the least is {least} (GROUP-2)"
-    elif producer.keeps and producer.keeps < (least := least_ring(layer, read, producer)):
+    elif producer.keeps and producer.keeps < (
+        least := least_ring(layer.stripes, read, producer.stripes, layer.delay - producer.delay)
+    ):
         yield f"{edge}: {producer.label} keeps {producer.keeps} rows, the fewest are {least} (GROUP-3)"
 
 

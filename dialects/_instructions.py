@@ -53,7 +53,7 @@ class Engine(StrEnum):
 
 
 @dataclass(frozen=True)
-class Term:
+class IndexTerm:
     """`step` on an axis (lin words, k channels, y rows, x columns) for each unit of an index (DESC-2)."""
 
     axis: Axis = "lin"
@@ -92,10 +92,10 @@ class Place:
     col0: int = 0
     set_rows: int = 1
     set_cols: int = 1
-    row: Term = Term()
-    row_set: Term = Term()
-    col: Term = Term()
-    col_set: Term = Term()
+    row: IndexTerm = IndexTerm()
+    row_set: IndexTerm = IndexTerm()
+    col: IndexTerm = IndexTerm()
+    col_set: IndexTerm = IndexTerm()
 
     def __post_init__(self) -> None:
         if min(self.rows, self.cols, self.set_rows, self.set_cols) < 1:

@@ -25,7 +25,7 @@ ROWS, SPACE = "rows", "space"
 
 
 @dataclass(frozen=True)
-class Chain:
+class CoreChainData:
     """The cores of a chain as plain data. links: number i leads from group i to group i + 1. image: its tokens."""
 
     groups: Sequence[Sequence[GroupLayer]]
@@ -45,7 +45,7 @@ class Chain:
         writes = [EndTokens(link.free.takes, link.full.gives) for link in self.links]
         return [CoreEnds(*ends) for ends in zip(reads, (*writes, result_tokens(self.groups[-1])), strict=True)]
 
-    def with_keeps(self, label: str, rows: int) -> Chain:
+    def with_keeps(self, label: str, rows: int) -> CoreChainData:
         """With so many rows in a channel."""
         links = [
             Link(tuple(replace(each, keeps=rows) if each.label == label else each for each in link.channels))
@@ -105,7 +105,7 @@ class Chain:
             yield from turns
 
 
-def liveness_problem(chain: Chain) -> str | None:
+def liveness_problem(chain: CoreChainData) -> str | None:
     """Why the cores wait for ever, and what would do; None if they go on."""
     if not (stuck := chain.stuck()):
         return None
@@ -118,7 +118,7 @@ def liveness_problem(chain: Chain) -> str | None:
     return f"lag {chain.lag}: all cores wait for ever: {', '.join(stuck)}: {', or '.join(remedies)} (CHANNEL-5)"
 
 
-def longer_channels(chain: Chain) -> list[tuple[str, int]]:
+def longer_channels(chain: CoreChainData) -> list[tuple[str, int]]:
     """The channels of which more rows alone would do, the fewest more words first, and these rows."""
     choices = list[tuple[int, str, int]]()
     for channel in chain.channels:

@@ -106,9 +106,10 @@ class Mapping:
                 raise Malformed(f"{what}: depth {stage.depth} is not in {where} (stages are listed from outside)")
             depth = stage.depth
 
-    def stages_in(self, memory: str) -> dict[str, Stage]:
-        """The stages in a memory, by operand."""
-        return {stage.operand: stage for stage in self.stages if stage.memory == memory}
+    @property
+    def glb_stages(self) -> dict[str, Stage]:
+        """The stages in the GLB, by operand."""
+        return {stage.operand: stage for stage in self.stages if stage.memory == "glb"}
 
 
 def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ def text(mapping: Mapping, sizes: Sizes | None = None, unicode: bool = False) ->
     return canonical_text(items_of(mapping, sizes), unicode)
 
 
-def items_of(mapping: Mapping, sizes: Sizes | None = None) -> tuple[Item, ...]:
+def items_of(mapping: Mapping, sizes: Sizes | None) -> tuple[Item, ...]:
     """The loops and stages of a mapping as they are written; loops in space with nothing between them are one level."""
     loops, items = mapping.loops, list[Item]()
     counts = (
@@ -45,7 +45,7 @@ def items_of(mapping: Mapping, sizes: Sizes | None = None) -> tuple[Item, ...]:
     raise AssertionError
 
 
-def parse(text: str, sizes: Sizes | None = None) -> Mapping:
+def parse(text: str, sizes: Sizes | None) -> Mapping:
     """The mapping that a text says all of. Raises NotationError, also where it leaves out an axis or a tile size.
 
     A loop with fewer PEs than iterations is folded: a loop in time over these runs around its level.
@@ -53,7 +53,7 @@ def parse(text: str, sizes: Sizes | None = None) -> Mapping:
     return mapping_from(read(text), text, sizes)
 
 
-def mapping_from(items: Sequence[Item], text: str, sizes: Sizes | None = None) -> Mapping:
+def mapping_from(items: Sequence[Item], text: str, sizes: Sizes | None) -> Mapping:
     """The mapping that these items say all of; `text` is what they were read from. Raises NotationError."""
     extent: dict[str, int | None] = {dim: sizes.of(dim) if sizes else None for dim in DIMS}
     last = {item.dim: item for item in items if isinstance(item, LoopItem)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import IRDLOperation, OpDef, OptAttributeDef, OptPropertyDef, VariadicDef, VerificationContext
-from xdsl.irdl.operations import irdl_op_verify_regions
+from xdsl.irdl.operations import SingleBlockRegionDef
 from xdsl.utils.exceptions import VerifyException
 
 
@@ -34,8 +34,12 @@ class _SimpleOpDef(OpDef):
                 operand.constr.verify((value.type,), context)
             for (_, result), value in zip(self.results, op.results, strict=True):
                 result.constr.verify((value.type,), context)
-            if self.regions:
-                irdl_op_verify_regions(op, self, context)
+            for (_, definition), region in zip(self.regions, op.regions, strict=True):
+                first = region.first_block
+                if isinstance(definition, SingleBlockRegionDef) and (first is None or first is not region.last_block):
+                    return False
+                if first is not None:
+                    definition.entry_args.verify(first.arg_types, context)
             for name, prop in self.properties.items():
                 if name in op.properties:
                     prop.constr.verify(op.properties[name], context)

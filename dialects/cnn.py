@@ -82,6 +82,12 @@ def shape(value_type: Attribute) -> tuple[int, ...]:
     return value_type.get_shape()
 
 
+def quants_of(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
+    """The scales of so many arguments or results of `main`; None for what only the host reads or writes."""
+    quants = [entry.data.get(QuantAttr.name) for entry in attrs] if attrs else [None] * count
+    return [attr.data if isinstance(attr, QuantAttr) else None for attr in quants]
+
+
 def value_key(op: Operation) -> str | None:
     """The name of the value that `op` computes, the same at every level; None where it has none."""
     for name in ("until", "label"):

@@ -70,8 +70,8 @@ from cnncc.dialects._columns import split_strip as split_strip
 from cnncc.dialects._columns import strip_count as strip_count
 from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
-from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
-from cnncc.dialects._liveness import Chain, liveness_problem
+from cnncc.dialects._groups import RowRead, group_problem, load_of_rows, without_unread_rows
+from cnncc.dialects._liveness import CoreChainData, liveness_problem
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
@@ -372,11 +372,11 @@ def _readers(group: GroupOp, values: Sequence[SSAValue]) -> list[Reader]:
     return [Reader(number, read) for number, own in enumerate(reads) for read in own]
 
 
-def chain_of(cores: CoresOp) -> Chain:
+def chain_of(cores: CoresOp) -> CoreChainData:
     """The cores as plain data."""
     groups = [group_layers(group) for group in cores.groups()]
     image = image_tokens(groups[0], image_readers(cores), image_shape(cores.image.type)[2])
-    return Chain(groups, links_of(cores), image, cores.lag.value.data)
+    return CoreChainData(groups, links_of(cores), image, cores.lag.value.data)
 
 
 def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:
@@ -423,20 +423,20 @@ def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
     return rest_sets(sizes, mapping_of(layer).loops, together)
 
 
-def reads_of(layer: LayerOp, producers: Sequence[Member]) -> tuple[Read, ...]:
+def reads_of(layer: LayerOp, producers: Sequence[Member]) -> tuple[RowRead, ...]:
     """How a layer reads the results of `producers`."""
     return reads_of_values(layer, [producer.result for producer in producers])
 
 
-def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, ...]:
+def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[RowRead, ...]:
     """How a layer reads `values`; a residual is read row by row."""
     number = {value: at for at, value in enumerate(values)}
-    window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
+    window, kernel, reads = layer.window.data, layer.sizes.data.r, list[RowRead]()
     if (ifmap := columns_of(layer.ifmap, number).whole) in number:
         extent = (kernel - 1) * window.dilation[0] + 1
-        reads.append(Read(number[ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
+        reads.append(RowRead(number[ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
     if layer.residual and (residual := columns_of(layer.residual, number).whole) in number:
-        reads.append(Read(number[residual], "residual"))
+        reads.append(RowRead(number[residual], "residual"))
     return tuple(reads)
 
 

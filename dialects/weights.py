@@ -13,6 +13,7 @@ import numpy as np
 from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
     IntegerType,
+    ModuleOp,
     Signedness,
     StringAttr,
     SymbolNameConstraint,
@@ -114,6 +115,11 @@ def constant_array(op: Operation, store: WeightStore) -> Array:
     values = list(op.value.get_values())
     full = values * int(np.prod(shaped.get_shape())) if op.value.is_splat() and len(values) == 1 else values
     return np.array(full, element_dtype(shaped.element_type)).reshape(shaped.get_shape())
+
+
+def arrays_of(module: ModuleOp, store: WeightStore) -> dict[str, Array]:
+    """The arrays of all `weights.global`s of a module, by symbol."""
+    return {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
 
 
 WEIGHTS = Dialect("weights", [ConstantOp, GlobalOp], [RefAttr])

@@ -1,4 +1,4 @@
-"""Gives every tensor its first word: in DRAM one after the other, in the GLB where words are free in its lifetime."""
+"""Gives every tensor its first word: in DRAM behind the tensor before, in the GLB where words are free meanwhile."""
 
 from __future__ import annotations
 
@@ -234,8 +234,8 @@ class ArrayAllocatePass(ModulePass):
     same time (rule TOKEN-5), so other tensors may have its place before and after. A tensor without view gets no place.
     A tensor that is part of another has its place there.
 
-    Cores run at the same time. So each of their tensors has its words for the whole run, in banks that one engine reads
-    and one engine writes (rule CORE-5).
+    Cores run at the same time. So each of their tensors keeps its words for the whole run. One engine reads the bank
+    that a tensor lies in, and one engine writes it (rule CORE-5).
 
         array.tensor x.glb, memory glb, words 192   ->   array.tensor x.glb, memory glb, words 192, at 0
     """

@@ -50,7 +50,7 @@ def loop_registers(layer: A.LayerOp) -> dict[str, int]:
 class _Layer:
     """What the instructions of one layer refer to by name.
 
-    record: words of the record of a frame (CORE-8). label: in comments; from a `unit` of a group on that of its layer,
+    record: words of the record of a frame (CORE-8). label: in comments. In a group, a `unit` sets that of its layer, up
     to the end of the loop around.
     """
 

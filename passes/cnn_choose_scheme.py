@@ -29,10 +29,10 @@ class CnnChooseSchemePass(ModulePass):
         %1 = cnn.conv %0 weights @conv1.w window <kernel = [11, 11], stride = [4, 4]> … label "conv1"
              {cnn.scheme = "kernel partition"}
 
-    `tin` is T_in, the multipliers of a PE; without it, those of the array `arch`. A note says of each layer why it has
-    its scheme, and in which order it stores its results ([CBRAIN-10](cbrain.md#the-choice)). The layers that read them
-    may stand behind pools, sums and concatenations. `cnn-partition-kernel` rewrites the marked layers. The marks stay
-    on the layers of later levels, and change nothing by themselves.
+    `tin` is T_in, the multipliers of a PE; without it, those of the array `arch`. A note gives the reason for the
+    scheme of each layer, and the order of its results in memory ([CBRAIN-10](cbrain.md#the-choice)). The layers that
+    read them may stand behind pools, sums and concatenations. `cnn-partition-kernel` rewrites the marked layers. The
+    marks stay on the layers of later levels, and change nothing by themselves.
 
     With `mapper` the mapper decides which kernels are partitioned ([CBRAIN-12](cbrain.md#the-choice)). It maps each
     layer with a stride for `arch`, whole and partitioned, and the way with fewer cycles is marked. A note has the

@@ -39,8 +39,8 @@ class NestAssignMappingPass(ModulePass):
 
     Layers that the file `schedule` names get the mapping that it gives (docs/schedule.md). The other convolutions and
     fully connected layers get that of a `dataflow` or a `mapping` in the notation, which the rules of docs/mapping.md
-    complete. `auto`, the default, is the best mapping of all; `os`, `ws` and `is` are the best of that form
-    (docs/mapper.md); all others, as `rs`, are texts in the notation. With `dataflow=rs arch=spatial-8x8`:
+    complete. `auto`, the default, is the best mapping of all. `os`, `ws` and `is` are the best of that form
+    (docs/mapper.md). All others, as `rs`, are texts in the notation. With `dataflow=rs arch=spatial-8x8`:
 
         nest.layer "mac" … { … }
         ->

@@ -27,6 +27,7 @@ from cnncc.passes._scheduling.core_choice import CoreSearch
 from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.passes._scheduling.flattened_inputs import read_unflattened
+from cnncc.passes._scheduling.layer_groups import check_stripe
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.util.progress import silent
@@ -130,7 +131,7 @@ class NestCoresPass(ModulePass):
         """The chain that is the best on the array. Raises Refusal."""
         graph, _ = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
         if arch.cores.most < 2:
-            raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): an array with several cores")
+            raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): another array, as tcpa-4x4")
         search = CoreSearch(graph, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
         if self.fps is None:
             return search.fastest().chain
@@ -148,8 +149,7 @@ def _given_chain(module: ModuleOp, given: Sequence[GivenCore], lag: int, arch: A
     graph, bounds = parted(module, [core.layers for core in given])
     for (first, end), core, (_, place) in zip(pairwise(bounds), given, places, strict=True):
         try:
-            if core.rows < 1:
-                raise Refusal(f"stripes of {core.rows} rows: rows is at least 1")
+            check_stripe(core.rows, graph.layers[end - 1])
             if core.delays and len(core.delays) != end - first:
                 raise Refusal(f"delays has {len(core.delays)} numbers for {end - first} layers: one for each")
             part = graph.part(first, end)

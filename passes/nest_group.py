@@ -25,13 +25,14 @@ from cnncc.dialects.nest import (
     operands,
     strip_name,
 )
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
     LayerGroup,
+    check_stripe,
     group_op,
     groups_of,
     heights,
@@ -132,7 +133,7 @@ class NestGroupPass(ModulePass):
 
     def _check(self, labels: Sequence[str]) -> None:
         if len(set(labels)) < max(2, len(labels)):
-            raise Refusal(f"{len(set(labels))} layers: a group has two or more, each once")
+            raise Refusal(f"{plural(len(set(labels)), 'layer')}: a group has two or more, each once")
         for name, numbers in (("delays", self.delays), ("keeps", self.keeps)):
             if len(numbers) not in (0, len(labels)):
                 raise Refusal(
@@ -141,11 +142,8 @@ class NestGroupPass(ModulePass):
 
     def _check_sizes(self, last: LayerOp) -> None:
         """Stripes and strips are parts of the last layer's result. Raises Refusal."""
-        _, _, height, width = image_shape(last.result.type)
-        if not 1 <= self.rows <= height:
-            raise Refusal(
-                f"stripes of {self.rows} rows: rows is 1 to {height}, all of the last layer, '{label_of(last)}'"
-            )
+        check_stripe(self.rows, last)
+        *_, width = image_shape(last.result.type)
         if not 0 <= self.columns <= width:
             raise Refusal(
                 f"strips of {self.columns} columns: columns is 1 to {width}, all of the last layer, "
@@ -217,7 +215,7 @@ def _streamed(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAVal
     """The operands of a layer that come and go through buffers: those streamed before, and results of the network."""
     before = mapping_of(layer)
     leaves = {"output"} if before.stages and _is_result(layer.result) else set[str]()
-    return (set(before.stages_in("glb")) | leaves) - inside(layer, layers, loaded)
+    return (set(before.glb_stages) | leaves) - inside(layer, layers, loaded)
 
 
 def _is_result(value: SSAValue) -> bool:

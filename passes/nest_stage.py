@@ -27,8 +27,8 @@ class NestStagePass(ModulePass):
         ->
         nest.for c { nest.stage weight in rf buffers 2  nest.for k keep { nest.mac } }
 
-    Without options every layer with a `mapping` gets all its stages; its nest is then that mapping, and the
-    attribute goes.
+    Without options every layer with a `mapping` gets all its stages. Its nest is then that mapping, so the attribute
+    is removed.
     """
 
     name = "nest-stage"

@@ -18,18 +18,17 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
-import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape, value_key
 from cnncc.dialects.nest import (
     ColumnsOp,
     CoresOp,
@@ -44,88 +43,29 @@ from cnncc.dialects.nest import (
     split_strip,
 )
 from cnncc.dialects.onnx import text
-from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
+from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED, Semaphore
 from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.array_mark import marked_array
+from cnncc.passes._programs.array_ops import COMPUTING, core_ops, layer_op, node_op, record_op
 from cnncc.passes._programs.core_program import ChainProgram
+from cnncc.passes._programs.dram_weights import DramWeights
 from cnncc.passes._programs.group_program import group_program
 from cnncc.passes._programs.layer_program import layer_program
-from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
+from cnncc.passes._programs.layer_records import ActivationLayout, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._programs.loaded_rows import LoadedRows
 from cnncc.passes._programs.stream_program import stream_program
 from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source, staged, uses
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
-from cnncc.weights import Array, WeightStore
 
-COMPUTING = (A.Engine.LOAD, A.Engine.ARRAY, A.Engine.COMMIT)
 COPIES = 6  # of a layer: each takes two of its 16 descriptors, and prefetched operands four
-
-_OPS: dict[type, tuple[type[Operation], type]] = {
-    A.View: (A.ViewOp, A.ViewAttr),
-    A.Dma: (A.DmaOp, A.DmaAttr),
-    A.Load: (A.LoadOp, A.LoadAttr),
-    A.Mac: (A.MacOp, A.MacAttr),
-    A.Unit: (A.UnitOp, A.UnitAttr),
-    A.Commit: (A.CommitOp, A.CommitAttr),
-    A.Tensor: (A.TensorOp, A.TensorAttr),
-    A.Signal: (A.SignalOp, A.SignalAttr),
-    A.Sync: (A.SyncOp, A.SyncAttr),
-    A.TokenRoute: (A.RouteOp, A.RouteAttr),
-}
-
-
-def _op(record: object) -> Operation:
-    op, attr = _OPS[type(record)]
-    return op.create(properties={"record": attr(record)})
-
-
-def _node_op(node: Node) -> Operation:
-    if not isinstance(node, Body):
-        return _op(node)
-    body = Region(Block([_node_op(inner) for inner in node.nodes]))
-    return A.RepeatOp.create(properties={"record": A.RepeatAttr(node.repeat)}, regions=[body])
 
 
 def _in_group(layer: ProgramLayer) -> ProgramLayer:
     return replace(layer, unit=replace(layer.unit, layer=layer.label), in_group=True)
-
-
-def _layer_op(
-    label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], prefetched: UnitAttr | None = None
-) -> A.LayerOp:
-    """A layer that ends when these engines are idle."""
-    names: dict[str, Attribute] = {"label": StringAttr(label), "value": StringAttr(value)}
-    names |= {"prefetched": prefetched} if prefetched else {}
-    sync = [_op(A.Sync(engines))] if engines else []
-    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, *sync]))])
-
-
-def _core_ops(chain: ChainProgram, program: Sequence[Operation]) -> list[Operation]:
-    """All cores. program: of core 0."""
-    programs = [program, *([_layer_op(c.label, "", list(map(_node_op, c.nodes)), COMPUTING)] for c in chain.cores)]
-    places = [A.CorePlace("dram"), *(core.place for core in chain.cores)]
-    result: list[Operation] = []
-    for place, routes, tokens, inside in zip(places, chain.routes, chain.tokens, programs, strict=True):
-        signals = [A.Signal(int(semaphore), count) for semaphore, count in tokens.items() if count]
-        body = Region(Block([*map(_op, routes), *map(_op, signals), *inside]))
-        result.append(A.CoreOp.create(properties={"record": A.CoreAttr(place)}, regions=[body]))
-    return result
-
-
-def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
-    """The parameters of the output units as words: for each channel (or position) its bias, then its scale.
-
-    Rules: MEM-1, COMMIT-2.
-
-    arrays: 32-bit arrays of one value each. Returns operand words of shape [channel or position, words of one].
-    """
-    columns = np.stack([np.ascontiguousarray(a).view(np.uint32) for a in arrays], axis=1)
-    words = columns.astype("<u4").view(np.dtype(f"<i{operand_bits // 8}"))
-    return words.reshape(len(columns), -1)
 
 
 @dataclass
@@ -133,28 +73,19 @@ class _Lowering:
     """The module being built."""
 
     arch: Arch
-    store: WeightStore
-    weights: dict[str, Operation]
+    weights: DramWeights
     func: FuncOp
-    new_weights: list[Operation] = field(default_factory=list[Operation])
+    tensors: ArrayTensors
     program: list[Operation] = field(default_factory=list[Operation])
-    in_dram: dict[str, str] = field(default_factory=dict[str, str])
     drained: A.LayerOp | None = None  # the layer just before, if its last transfers bring results to DRAM
-    rings: dict[SSAValue, Home] = field(default_factory=dict[SSAValue, Home])
+    rings: dict[SSAValue, ActivationLayout] = field(default_factory=dict[SSAValue, ActivationLayout])
     leaving: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])  # results of groups, by value
     chain: ChainProgram | None = None  # the cores with PEs
 
     def __post_init__(self) -> None:
-        self.tensors = ArrayTensors(self.func)
         outputs = self.func.function_type.outputs
         self.names = _names(self.func.arg_attrs, len(self.func.args), "arguments")
         self.result_names = _names(self.func.res_attrs, len(outputs), "results")
-
-    def array(self, name: str) -> Array:
-        """The array of a weights.global. Raises Refusal where there is none of that name."""
-        if name not in self.weights:
-            raise Refusal(f"there is no weights.global @{name}")
-        return constant_array(self.weights[name], self.store)
 
     def copy(self, direction: A.Direction, label: str, values: Sequence[SSAValue]) -> None:
         """A layer that moves values between their tensors in DRAM and in the GLB."""
@@ -178,12 +109,12 @@ class _Lowering:
             words = prod(shape(value.type))
             images = 1 if home.image == prod(shape(value.type)[1:]) else shape(value.type)[0]
             steps = (0, 0) if images == 1 else (words // images, home.image)
-            ops += [_op(A.View(dram, tensor)), _op(A.View(glb, home.tensor))]
+            ops += [record_op(A.View(dram, tensor)), record_op(A.View(glb, home.tensor))]
             dma = A.Dma(direction, dram, glb, words // images, images, dram_step=steps[0], glb_step=steps[1])
-            ops.append(_op(dma))
+            ops.append(record_op(dma))
         if values:
             self.drained = None  # one engine does both, one after the other
-            self.program.append(_layer_op(label, "", ops, (A.Engine.DMA,)))
+            self.program.append(layer_op(label, "", ops, (A.Engine.DMA,)))
 
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
@@ -192,10 +123,10 @@ class _Lowering:
         self.tensors.place("dram" if streams else "glb", op.result, key or label)
         plain = self._plain(op, label)
         nodes = stream_program(plain) if plain.shape.kind == "copy" else layer_program(plain, self.arch)
-        ops = [_node_op(node) for node in nodes]
+        ops = [node_op(node) for node in nodes]
         if not staged(op) & {"ifmap", "residual"}:
             self.finish()
-        layer = _layer_op(label, key or label, ops, COMPUTING, op.prefetched)
+        layer = layer_op(label, key or label, ops, COMPUTING, op.prefetched)
         self.drained = layer if streams else None
         self.program.append(layer)
 
@@ -215,13 +146,13 @@ class _Lowering:
             self._loaded(member) if isinstance(member, LoadOp) else _in_group(self._plain(member, plan.label))
             for member, plan in zip(members, plans, strict=True)
         ]
-        ops = [_node_op(node) for node in group_program(programs, plans, self.arch)]
+        ops = [node_op(node) for node in group_program(programs, plans, self.arch)]
         first = members[first_runs(plans)[0]]
         if isinstance(first, LayerOp) and not staged(first) & {"ifmap", "residual"}:
             self.finish()
         last = members[last_run(plans)]
         value = value_key(last) or label if last.result in self.leaving else ""
-        program = _layer_op(label, value, ops, COMPUTING)
+        program = layer_op(label, value, ops, COMPUTING)
         self.drained = program if any("output" in staged(layer) for layer in layers) else None
         self.program.append(program)
 
@@ -229,8 +160,8 @@ class _Lowering:
         """Layers side by side: what core 0 does for them, and the programs of the other cores."""
         chain = ChainProgram(op, self.tensors, self.rings, self._plain, self.arch)
         if chain.weights:
-            self.program.append(_layer_op("weights", "", list(map(_node_op, chain.weights)), ()))
-        self.program.append(_layer_op("frames", chain.value, list(map(_node_op, chain.frames)), (A.Engine.DMA,)))
+            self.program.append(layer_op("weights", "", list(map(node_op, chain.weights)), ()))
+        self.program.append(layer_op("frames", chain.value, list(map(node_op, chain.frames)), (A.Engine.DMA,)))
         self.chain = chain
 
     def _loaded(self, op: LoadOp) -> LoadedRows:
@@ -248,14 +179,14 @@ class _Lowering:
     def _plain(self, op: LayerOp, label: str, on_core: GroupLayer | None = None) -> ProgramLayer:
         """A layer as plain data. on_core: as it runs over frames, if it does."""
         steps = op.steps.data
-        params, per_channel = self._params(label, op)
+        params, per_channel = self.weights.params(label, op)
         staged_operands = staged(op)
         ifmap = self._home(label, "ifmap", op.ifmap, staged_operands)
         tensors = Tensors(
             _every(rows_apart(op), ifmap, label),
             self._home(label, "output", op.result, staged_operands),
             self._home(label, "residual", op.residual, staged_operands) if op.residual else None,
-            self._dram_weight(op.weights.root_reference.data) if op.weights else "",
+            self.weights.weight(op.weights.root_reference.data) if op.weights else "",
             params,
         )
         unit = A.Unit(
@@ -269,7 +200,7 @@ class _Lowering:
             layer = _in_group(replace(layer, shape=shape, mapping=on_core.mapping, full=Semaphore.FULL))
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
-    def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
+    def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> ActivationLayout:
         part = columns_of(value, self.rings)
         if part.whole in self.rings:
             return self.tensors.columns(self.rings[part.whole], part.first)
@@ -284,7 +215,7 @@ class _Lowering:
         _, strip = split_strip(layer.label)
         of = {"weight": layer.tensors.weight + strip, "params": layer.tensors.params + strip}
         buffers: dict[str, str] = {}
-        for operand, stage in layer.mapping.stages_in("glb").items():
+        for operand, stage in layer.mapping.glb_stages.items():
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
@@ -293,44 +224,6 @@ class _Lowering:
             words = self.arch.words_per_sum * sums
             buffers["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
         return buffers
-
-    def _params(self, label: str, op: LayerOp) -> tuple[str, int]:
-        """The tensor of a layer's biases and scales, in the order of its results, and the words of one of these.
-
-        Raises Refusal if a position lacks its scale.
-        """
-        names = [name for name in (op.steps.data.bias, op.steps.data.scale) if name]
-        if not names:
-            return "", 0
-        arrays, steps = [self.array(name) for name in names], op.steps.data
-        if steps.per_position and arrays[0].shape != (sizes := (op.sizes.data.h, op.sizes.data.w)):
-            raise Refusal(f"scales {arrays[0].shape} are not one for each of {sizes[0]} x {sizes[1]} positions")
-        words = param_words([array.ravel() for array in arrays], self.arch.operand_bits)
-        if not steps.per_position:
-            words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
-        if (name := f"{split_strip(label)[0]}.params") in self.in_dram and np.array_equal(self.array(name), words):
-            return self.in_dram[name], words.shape[1]  # of another strip of the layer
-        while name in self.in_dram:
-            name += "'"
-        ref = {"value": RefAttr(StringAttr(self.store.add(words))), "type": tensor_type(words)}
-        self.new_weights.append(GlobalOp.create(properties={"sym_name": StringAttr(name), **ref}))
-        self.weights[name] = self.new_weights[-1]
-        return self._dram_weight(name), words.shape[1]
-
-    def _dram_weight(self, name: str) -> str:
-        """The DRAM tensor of a weight, declared once however many layers use it."""
-        if name not in self.in_dram:
-            array = self.array(name)
-            bits = self.arch.operand_bits
-            if array.dtype.itemsize * 8 > bits:
-                raise Refusal(f"weights {name} are {array.dtype}: this array's operands have {bits} bits")
-            # Narrower operands travel as whole words (MEM-1).
-            words = array.astype(np.dtype(f"int{bits}"))
-            self.weights[name].properties["value"] = RefAttr(StringAttr(self.store.add(words)))
-            self.weights[name].properties["type"] = tensor_type(words)
-            self.in_dram[name] = self.tensors.declare(A.Tensor(name, "dram", array.size, array.shape, "weight"))
-            self.weights[name].properties["sym_name"] = StringAttr(self.in_dram[name])
-        return self.in_dram[name]
 
     def host(self, op: HostOp) -> None:
         """A host segment between layers: its operands out to DRAM, its results back."""
@@ -383,11 +276,11 @@ class _Lowering:
 
     def outputs(self) -> None:
         """Bring the network's outputs to their tensors."""
-        quants, moved = _quants(self.func.res_attrs), list[tuple[str, SSAValue]]()
+        quants, moved = quants_of(self.func.res_attrs, len(self.result_names)), list[tuple[str, SSAValue]]()
         returned = cast("ReturnOp", self.func.body.block.last_op)
         for name, quant, value in zip(self.result_names, quants, returned.arguments, strict=True):
             if quant is not None and self.tensors.lies_in("glb", value):
-                moved.append((self.tensors.exchange(value, name, "output", quant.data), value))
+                moved.append((self.tensors.exchange(value, name, "output", quant), value))
             elif (there := self.tensors.tensor("dram", value)) != name:
                 raise Refusal(
                     f"output '{name}' is the same as '{there}', which only the host reads or computes: "
@@ -396,7 +289,7 @@ class _Lowering:
         self.move(A.Direction.OUT, "outputs", moved)
 
 
-def _every(apart: int, home: Home, label: str) -> Home:
+def _every(apart: int, home: ActivationLayout, label: str) -> ActivationLayout:
     """A value of which every row that counts is so many rows behind the one before. Raises Refusal."""
     if home.ring % apart:
         raise Refusal(
@@ -414,19 +307,14 @@ def _names(attrs: ArrayAttr[DictionaryAttr] | None, count: int, what: str) -> li
     return [text(name) for name in named if name is not None]
 
 
-def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr | None]:
-    """None for what only the host reads or writes."""
-    return [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in attrs or ()]
-
-
 def _lower(lowering: _Lowering) -> None:
     func, tensors = lowering.func, lowering.tensors
-    for name, quant, arg in zip(lowering.names, _quants(func.arg_attrs), func.args, strict=True):
+    for name, quant, arg in zip(lowering.names, quants_of(func.arg_attrs, len(func.args)), func.args, strict=True):
         if quant is None:
             tensors.on_host(arg, name, "input")
         else:
-            tensors.exchange(arg, name, "input", quant.data)
-            lowering.in_glb(name, arg, quant.data)
+            tensors.exchange(arg, name, "input", quant)
+            lowering.in_glb(name, arg, quant)
     lowering.copy(A.Direction.IN, "inputs", [arg for arg in func.args if tensors.lies_in("glb", arg)])
     refusals = Refusals()
     for op in func.body.block.ops:
@@ -457,8 +345,8 @@ def _primed(program: Sequence[Operation]) -> list[Operation]:
     """A layer that gives the semaphores that transfers wait for the tokens of buffers that are free at first."""
     records = [op.record.data for layer in program for op in layer.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
     taken = {record.tokens.take for record in records}
-    signals = [_op(A.Signal(semaphore, count)) for semaphore, count in PRIMED.items() if semaphore in taken]
-    return [_layer_op("semaphores", "", signals, (A.Engine.DMA,))] if signals else []
+    signals = [record_op(A.Signal(semaphore, count)) for semaphore, count in PRIMED.items() if semaphore in taken]
+    return [layer_op("semaphores", "", signals, (A.Engine.DMA,))] if signals else []
 
 
 @dataclass(frozen=True)
@@ -477,13 +365,15 @@ class NestToArrayPass(ModulePass):
         if func is None:
             return  # nothing to lower: the module is at the array level already
         globals_ = {g.sym_name.data: g for g in op.ops if isinstance(g, GlobalOp)}
-        lowering = _Lowering(marked_array(op, self.arch, self.name), weights_of(ctx), dict(globals_), func)
+        arch, tensors = marked_array(op, self.arch, self.name), ArrayTensors(func)
+        weights = DramWeights(dict(globals_), weights_of(ctx), tensors, arch.operand_bits)
+        lowering = _Lowering(arch, weights, func, tensors)
         _lower(lowering)
         # The order of outputs is the network's, whenever they were declared.
-        names, tensors = lowering.result_names, list(lowering.tensors.declared.values())
-        tensors.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
+        names, declared = lowering.result_names, list(tensors.declared.values())
+        declared.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
         func.detach()
         func.erase()
         program = [*_primed(lowering.program), *lowering.program]
-        program = _core_ops(lowering.chain, lowering.program) if lowering.chain else program
-        op.body.block.add_ops([*lowering.new_weights, *(_op(tensor) for tensor in tensors), *program])
+        program = core_ops(lowering.chain, lowering.program) if lowering.chain else program
+        op.body.block.add_ops([*weights.new, *map(record_op, declared), *program])

@@ -49,7 +49,7 @@ class _Fold(RewritePattern):
         self.replace(op, layer, (new_weights, new_bias), rewriter)
 
     def bias(self, layer: NodeOp) -> Array | None:
-        """The bias of `layer`, times beta; zero without one; None if it is not constant."""
+        """The bias of `layer` times beta, 0 without a bias; None if the bias is not constant."""
         if layer.operand(2) is None:
             return np.zeros((), np.float32)
         bias = constant_f32(layer.operand(2), self.store)

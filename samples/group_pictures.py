@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pictures import COLOURS, GREY, INK, LOADED, MOVED, PALE, PAPER, Picture
 
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._groups import GroupLayer, RowRead
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from cnncc.passes._scheduling.stripes import with_least_delays, with_least_rings
 
@@ -22,14 +22,14 @@ NEW, KEPT, GONE = MOVED, LOADED, PALE
 def example() -> list[GroupLayer]:
     """Layers c1, c2 and p2, with their delays and rings."""
 
-    def layer(label: str, height: int, rows: int, *reads: Read) -> GroupLayer:
+    def layer(label: str, height: int, rows: int, *reads: RowRead) -> GroupLayer:
         sizes = Sizes(1, 1, 1, height, 1, 1, 1)
         return GroupLayer(label, "mac", sizes, Mapping((Loop("h", rows),)), 0, 0, reads, label == "p2")
 
     layers = [
         layer("c1", HEIGHT, 2),
-        layer("c2", HEIGHT, 2, Read(0, "ifmap", extent=3, stride=1, pad=1)),
-        layer("p2", HEIGHT // 2, 1, Read(1, "ifmap", extent=2, stride=2)),
+        layer("c2", HEIGHT, 2, RowRead(0, "ifmap", extent=3, stride=1, pad=1)),
+        layer("p2", HEIGHT // 2, 1, RowRead(1, "ifmap", extent=2, stride=2)),
     ]
     return with_least_rings(with_least_delays(layers), [1, 1, 1])
 
@@ -37,8 +37,8 @@ def example() -> list[GroupLayer]:
 def pyramid(layers: Sequence[GroupLayer]) -> Picture:
     """Which rows of each value one row of the last layer needs, and which of them are new."""
     picture = Picture(1000, 320, "A pyramid: the rows that one row of the last layer needs, layer by layer")
-    image = Read(-1, "ifmap", extent=3, stride=1, pad=1)
-    needed = layers[-1].start(STRIPE), layers[-1].start(STRIPE + 1)
+    image = RowRead(-1, "ifmap", extent=3, stride=1, pad=1)
+    needed = layers[-1].stripes.start(STRIPE), layers[-1].stripes.start(STRIPE + 1)
     before = needed[0]
     columns = [("p2", layers[-1].sizes.h, needed, before)]
     for number in reversed(range(len(layers))):
@@ -74,7 +74,7 @@ def _counts(columns: Sequence[tuple[str, int, tuple[int, int], int]]) -> str:
 def ring(layers: Sequence[GroupLayer]) -> Picture:
     """What each slot of the first layer's ring holds, step by step, and what the second layer reads."""
     first, second = layers[0], layers[1]
-    steps = second.delay + second.stripes
+    steps = second.delay + second.stripes.count
     picture = Picture(1000, 290, f"The ring of {first.label}, which keeps {first.keeps} rows, over time")
     for slot in range(first.keeps):
         picture.text(40, 84 + slot * CELL, f"slot {slot}", 12, GREY)
@@ -82,11 +82,11 @@ def ring(layers: Sequence[GroupLayer]) -> Picture:
     for step in range(steps):
         x = 110 + 160 * step
         picture.text(x + 60, 34, f"step {step}", 14, INK, "middle", bold=True)
-        written = range(first.start(step - first.delay), first.start(step - first.delay + 1))
+        written = range(first.stripes.start(step - first.delay), first.stripes.start(step - first.delay + 1))
         for row in written:
             held[row % first.keeps] = row
         stripe = step - second.delay
-        low, end = second.reads_of_stripe(second.reads[0], stripe, first.sizes.h) if stripe >= 0 else (0, 0)
+        low, end = second.stripes.reads(second.reads[0], stripe, first.sizes.h) if stripe >= 0 else (0, 0)
         for slot, row in enumerate(held):
             is_read = row is not None and low <= row < end
             fill = PAPER if row is None else NEW if row in written else KEPT if is_read else GONE

@@ -11,7 +11,8 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import CNN
 from cnncc.dialects.onnx import ONNX
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, RefAttr, tensor_type
-from cnncc.frontend.import_onnx import import_model
+from cnncc.errors import Refusals
+from cnncc.frontend.import_onnx import module_of
 from cnncc.frontend.infer_shapes import infer_shapes
 
 
@@ -46,5 +47,7 @@ def imported(nodes, inputs, outputs, initializers, opset: int = 17) -> tuple[Mod
         [numpy_helper.from_array(array, name) for name, array in initializers.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-    ctx = CompilerContext()
-    return import_model(infer_shapes(model, strict=False), ctx.weights), ctx
+    ctx, refusals = CompilerContext(), Refusals()
+    module = module_of(infer_shapes(model, strict=False), ctx.weights, refusals)
+    refusals.raise_any()
+    return module, ctx

@@ -37,7 +37,7 @@ tell_hypothesis()
 
 LONG = (
     "test_docs.py", "test_samples_tcpa.py", "test_alternatives.py", "test_conv_grid.py", "test_check.py",
-    "test_mapper_search.py",
+    "test_mapper_search.py", "test_core_choice.py",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,8 @@ REPLACED = {"make demo": "python samples/demo.py"}
 ANY_MAPPING = re.compile(
     r"python (samples/(accuracy|dataflows|reproduce/(fusion|os_compiler))|tests/fuzz).py"
     r"|cnncc (compile demo/resnet20.onnx |compile samples/models/lenet_qop|verify samples/models/(lenet_qdq|resnet20)"
-    r"|compile .* --schedule (blocks|c2).toml |compile .* --arch demo/mine.toml|explore |estimate .* --front$)"
+    r"|compile .* --schedule (blocks|c2).toml |compile .* --arch demo/mine.toml|explore |estimate .* --front$"
+    r"|compile samples/models/lenet.onnx -o lenet.cnb|(check|compile|verify) net.onnx)"
     r"|cnncc check .*lenet.* --arch small.toml"
 )
 
@@ -50,8 +52,8 @@ def blocks(document: str) -> list[Block]:
     return [Block(*match.groups()) for match in FENCED.finditer(document)]
 
 
-def script(document: list[Block]) -> str:
-    """A shell script that writes the files and runs the commands of a document, in its order."""
+def script(document: list[Block], done: Collection[str] = ()) -> str:
+    """A shell script that writes the files and runs the commands of a document, in its order. done: those that ran."""
     lines: list[str] = []
     for block in document:
         if block.language == "diff":
@@ -59,7 +61,8 @@ def script(document: list[Block]) -> str:
         elif block.path:
             lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
         elif block.language == "sh":
-            commands = [REPLACED.get(line, line) for line in block.text.replace("\\\n", "").splitlines()]
+            written = block.text.replace("\\\n", "").splitlines()
+            commands = [REPLACED.get(line, line) for line in written if line not in done]
             lines += [f"{SHORT_SEARCHES}=1 {line}" if ANY_MAPPING.match(line) else line for line in commands]
     return "\n".join(line for line in lines if not line.startswith(NOT_RUN)) + "\n"
 
@@ -109,16 +112,19 @@ def unfolded(text: str) -> str:
     return re.sub(r"^( *)\S.*(\n\1    \S.*)+", lambda op: re.sub(r"\n *", " ", op[0]), text, flags=re.MULTILINE)
 
 
-def follow(name: str, checkout: Checkout) -> str:
-    """Run the commands of a document, and look for its excerpts. What the commands printed."""
-    document = blocks((ROOT / name).read_text())
-    (checkout.folder / "commands.sh").write_text(script(document))
+def follow(name: str, checkout: Checkout, done: Mapping[str, str] | None = None) -> str:
+    """Run the commands of a document, and look for its excerpts. What the commands printed.
+
+    done: what the document's first commands printed, if they ran in this checkout.
+    """
+    document, done = blocks((ROOT / name).read_text()), done or {}
+    (checkout.folder / "commands.sh").write_text(script(document, done))
     result = checkout.run("sh", "-ex", "commands.sh")
     assert result.returncode == 0, f"{name}: the last command failed:\n{result.stderr[-3000:]}"
     written = [
         path for kind in ("mlir", "s") for path in checkout.folder.rglob(f"*.{kind}") if "tests" not in path.parts
     ]
-    texts = [result.stdout, *(path.read_text() for path in sorted(written))]
+    texts = ["".join([*done.values(), result.stdout]), *(path.read_text() for path in sorted(written))]
     texts += [unfolded(text) for text in texts]
     for block in document:
         if block.language not in ("", "sh") and not block.path:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from plain_machine import PlainMachine
-from test_machine_times import Plain
+from test_machine_times import Plain, Point
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
@@ -64,6 +64,9 @@ class Windows(Plain):
         super().__init__(program, arch, [])
         self.log: list[Window] = []
 
+    def charge(self, number: int, end: Point, ended_by: object) -> None:
+        """Causes are not asked for."""
+
     def step(self, at: int, inst: Instruction, firsts: list[bool], lasts: list[bool]) -> None:
         super().step(at, inst, firsts, lasts)
         if inst.spec.name in NAMES:
@@ -84,22 +87,21 @@ def accesses(
 
 def races(program: Sequence[Instruction], arch: Arch, dram: list[int]) -> list[str]:
     """What goes wrong, in program order."""
-    read: dict[tuple[int, str], int] = {}  # by word and engine: when its last read ends, its last write is done
-    written: dict[tuple[int, str], int] = {}
     engines = ("dma", "load", "commit")
+    read: dict[str, dict[int, int]] = {engine: {} for engine in engines}  # when the last read of a word ends
+    written: dict[str, dict[int, int]] = {engine: {} for engine in engines}  # when the last write of a word is done
     found: list[str] = []
     for number, (engine, window, reads, writes) in enumerate(accesses(program, arch, dram)):
         others = [other for other in engines if other != engine]
         for word in reads | writes:
             for other in others:
-                if written.get((word, other), 0) > window.start:
+                if written[other].get(word, 0) > window.start:
                     found.append(f"{engine} {number} uses word {word} at {window.start}, before {other} has written it")
-                if word in writes and read.get((word, other), 0) > window.start:
+                if word in writes and read[other].get(word, 0) > window.start:
                     found.append(f"{engine} {number} writes word {word} at {window.start}, before {other} has read it")
-        for word in reads:
-            read[word, engine] = window.end
-        for word in writes:
-            written[word, engine] = window.done
+        if engine in engines:  # all others use no words
+            read[engine].update(dict.fromkeys(reads, window.end))
+            written[engine].update(dict.fromkeys(writes, window.done))
     return found
 
 

@@ -7,10 +7,11 @@ words as it moves them (docs/stats.md).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import product
 from math import frexp
+from operator import add
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 
 Place = tuple[int, int, int, int, int, int]  # row, column of the array; row in set, row set, column in set, column set
+Position = tuple[int, int, int, int]  # linear words, channel, row, column
 
 
 def inst_n2n_slots(inst: Instruction) -> range:
@@ -41,8 +43,8 @@ def check(holds: bool, why: str) -> None:
 
 def f32(exact: Fraction) -> np.float32:
     """The float32 nearest to a number, ties to even."""
-    if exact == 0:
-        return np.float32(0)
+    if exact.denominator == 1 and abs(exact.numerator) < 1 << 24:
+        return np.float32(exact.numerator)
     exponent = 24 - frexp(float(exact))[1]  # or near it
     while abs(exact) * Fraction(2) ** exponent < 1 << 23:
         exponent += 1
@@ -174,13 +176,23 @@ class PlainMachine:
 
     def address(self, desc: int, start: dict[str, int], terms: list[tuple[FieldTerm, int]]) -> tuple[int, bool]:
         """The word address of a position, and whether it is inside the bounds."""
-        plane, pitch, height, width, ring_y, ring_x, _, k, y, x = self.shape(desc)[2:]
-        axis = {"lin": 0, "k": k + start["channel"], "y": y + start["y"], "x": x + start["x"]}
+        return self.address_at(desc, start, *self.position(terms))
+
+    @staticmethod
+    def position(terms: Iterable[tuple[FieldTerm, int]]) -> Position:
+        """What terms add on each axis."""
+        axis = {"lin": 0, "k": 0, "y": 0, "x": 0}
         for (name, step), index in terms:
             axis[name] += step * index
-        lin, k, y, x = axis.values()
+        return axis["lin"], axis["k"], axis["y"], axis["x"]
+
+    def address_at(self, desc: int, start: dict[str, int], lin: int, k: int, y: int, x: int) -> tuple[int, bool]:
+        """The same of a position by its axes."""
+        base, wrap, plane, pitch, height, width, ring_y, ring_x, linear, k_loops, y_loops, x_loops = self.shape(desc)
+        k, y, x = k + k_loops + start["channel"], y + y_loops + start["y"], x + x_loops + start["x"]
         inside = height == 0 or (0 <= y < height and 0 <= x < width)
-        at = self.circular(desc, start["offset"]) + lin + k * plane
+        linear += start["offset"]
+        at = base + (linear % wrap if wrap else linear) + lin + k * plane
         return at + self.ring(ring_y, y) * pitch + self.ring(ring_x, x), inside
 
     def shape(self, desc: int) -> tuple[int, ...]:
@@ -266,36 +278,39 @@ class PlainMachine:
         check(half.places == places, "loads of one half go to the same PEs in the same sets")
         edge, kind, first_slot = inst.number("edge"), inst.text("kind"), inst.number("slot")
         most = file.words + (self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0)
-        sent = dict[tuple[int, ...], list[int]]()  # the words of a position, which PEs with the same one take, too
-        for place in places:
-            if not edge or self.is_last(inst, place):
-                position = dict.fromkeys(("lin", "k", "y", "x"), 0)  # LOAD-2
-                for term, index in self.pe_terms(inst, place):
-                    position[term.axis] += term.step * index
-                at = tuple(position.values())
-                if at not in sent:
-                    sent[at] = list(self.load_words(inst, place))
-                self.moved[f"rf_{kind}_write"] += len(sent[at])
-                for slot, word in enumerate(sent[at], first_slot):
-                    check(slot < most, "beyond the half")
-                    (half.edges if edge else half.loads).add(slot)
-                    half.slots[place[0], place[1], slot] = word
+        takers = [place for place in places if not edge or self.is_last(inst, place)]
+        positions = [self.position(self.pe_terms(inst, place)) for place in takers]  # LOAD-2
+        sent = self.load_words(inst, dict.fromkeys(positions))
+        for (row, col, *_), position in zip(takers, positions, strict=True):
+            for slot, word in enumerate(sent[position], first_slot):
+                half.slots[row, col, slot] = word
+            self.moved[f"rf_{kind}_write"] += len(sent[position])
+        slots = range(first_slot, first_slot + len(sent[positions[0]]))
+        check(slots[-1] < most, "beyond the half")
+        (half.edges if edge else half.loads).update(slots)
         if self.holds(inst.when("close"), last=True):
             file.full.append(half)
             file.opened = None
 
-    def load_words(self, inst: Instruction, place: Place) -> Iterator[int]:
+    def load_words(self, inst: Instruction, positions: Iterable[Position]) -> dict[Position, list[int]]:
+        """The words of each position; PEs with the same one take the same words."""
         desc, start, kind = inst.number("desc"), self.start(inst), inst.text("kind")
-        fill, zero, low = self.field(desc, "fill"), self.field(desc, "zero"), -(1 << self.arch.operand_bits)
-        of_pe, of_pattern = self.pe_terms(inst, place), [inst.term(f"term{i}") for i in range(4)]
-        for pattern in product(*(range(inst.number(f"extent{i}")) for i in range(4))):
-            address, inside = self.address(desc, start, [*of_pe, *zip(of_pattern, pattern, strict=True)])
-            word = self.read_glb(address) if inside else fill
-            self.moved[f"bus_{kind}"] += 1
-            self.moved[f"glb_read_{kind}"] += inside
-            word -= zero
-            check(low <= word < -low, "an operand that is too large")  # DESC-3
-            yield word
+        fill, zero, most = self.field(desc, "fill"), self.field(desc, "zero"), 1 << self.arch.operand_bits
+        terms = [(inst.term(f"term{i}"), range(inst.number(f"extent{i}"))) for i in range(4)]
+        pattern = [
+            self.position((term, i) for (term, _), i in zip(terms, at, strict=True))
+            for at in product(*(extent for _, extent in terms))
+        ]
+        sent = {position: list[int]() for position in positions}
+        for position, words in sent.items():
+            for at in pattern:
+                address, inside = self.address_at(desc, start, *map(add, position, at))
+                word = (self.read_glb(address) if inside else fill) - zero
+                self.moved[f"glb_read_{kind}"] += inside
+                check(-most <= word < most, "an operand that is too large")  # DESC-3
+                words.append(word)
+            self.moved[f"bus_{kind}"] += len(words)
+        return sent
 
     def take(self, inst: Instruction, name: str) -> Half:  # TOKEN-2
         file = self.files[name]
@@ -327,6 +342,7 @@ class PlainMachine:
         ifmap_l, weight_l = inst.number("ifmap_l"), inst.number("weight_l") if op == "mac" else 0
         n2n_slots, most = inst_n2n_slots(inst), 1 << self.arch.psum_bits
         pes = [(place[0], place[1], self.is_last(inst, place)) for place in places]
+        ifmap, weight = halves["ifmap"], halves.get("weight")
         for z, j, i in product(range(pixels), range(taps), range(step_range)):
             slot = {name: at + z * by_z + j * by_j + i * by_i for name, (at, by_z, by_j, by_i) in slots.items()}
             last = slot["psum"] + own * (len(lanes) - 1)
@@ -334,21 +350,20 @@ class PlainMachine:
                 raise PlainTrap(f"psum slot {slot['psum']}")
             step = z * taps + j
             for row, col, is_last in pes:
-                words = dict[int, int]()
+                terms = list[int]()
                 for lane in lanes:
                     ifmap_slot = slot["ifmap"] + lane * ifmap_l
                     if ifmap_slot in n2n_slots and not is_last:
                         check(step > ifmap_slot - n2n_slots.start, "a word is used before it arrives")
-                    term = halves["ifmap"].get(row, col, ifmap_slot)
-                    if op == "mac":
-                        term *= halves["weight"].get(row, col, slot["weight"] + lane * weight_l)
-                    psum = slot["psum"] + own * lane
-                    words[psum] = words.get(psum, 0) + term
-                for psum, word in words.items():
-                    before = sums.slots.get((row, col, psum), sums.least)
+                    term = ifmap.get(row, col, ifmap_slot)
+                    terms.append(term * weight.get(row, col, slot["weight"] + lane * weight_l) if weight else term)
+                for lane, word in enumerate(terms if own else [sum(terms)]):
+                    at = row, col, slot["psum"] + own * lane
+                    before = sums.slots.get(at, sums.least)
                     after = max(before, word) if op == "max" else before + word
-                    check(abs(2 * after + 1) < most, "a psum that is too large")
-                    sums.slots[row, col, psum] = after
+                    if abs(2 * after + 1) >= most:
+                        raise PlainTrap("a psum that is too large")
+                    sums.slots[at] = after
         steps = pixels * taps * step_range * len(pes)
         for counted in ({"mac": "macs"}.get(op, op), *(f"rf_{name}_read" for name in names)):
             self.moved[counted] += steps * len(lanes)
@@ -434,10 +449,10 @@ class PlainMachine:
         final = not inst.number("partial") or self.holds(inst.when("final"), last=True)
         counts = [range(inst.number(name)) for name in ("pixels", "lines", "channels")]
         with_psums = {place[:2] for place in half.places} if half else set[tuple[int, ...]]()
+        of_pe = {place: self.pe_terms(inst, place) for place in columns}
+        along = [inst.term(f"{name}_term") for name in ("pixel", "line", "channel")]
         for place, pixel, line, channel in product(columns, *counts):
-            terms = self.pe_terms(inst, place)
-            terms += [(inst.term("pixel_term"), pixel), (inst.term("line_term"), line)]
-            terms.append((inst.term("channel_term"), channel))
+            terms = [*of_pe[place], *zip(along, (pixel, line, channel), strict=True)]
             if half is None:
                 value = self.read_operand(inst, "operand", terms)
             else:
@@ -533,7 +548,7 @@ class PlainMachine:
         """Half to even, plus zero; what is no number is `low`, as garbage for a scale may give."""
         if not np.isfinite(product):
             return high if product > 0 else low
-        return clamp(round(Fraction(float(product))) + zero, low, high)
+        return clamp(round(float(product)) + zero, low, high)
 
     def param(self, address: int, words: int) -> int:
         """The bits of a 32-bit quantity (MEM-1)."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnncc.dialects._channels import Channel, Link, Reader, Region, channel_problem, regions_problem
-from cnncc.dialects._groups import GroupLayer, Point, Read
+from cnncc.dialects._groups import GroupLayer, Point, RowRead
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from tests.examples import examples
 
@@ -28,7 +28,7 @@ def stripes(points: frozenset[Point]) -> frozenset[int]:
     return frozenset(step for step, _ in points)
 
 
-def channel(height: int, read: Read, keeps: int, rows: int = 1, of_consumer: int = 1) -> Channel:
+def channel(height: int, read: RowRead, keeps: int, rows: int = 1, of_consumer: int = 1) -> Channel:
     results = (height + 2 * read.pad - read.extent) // read.stride + 1
     before, behind = [layer("a", height, rows)], [layer("b", results, of_consumer)]
     return Channel("a", before, 0, behind, (Reader(0, read),), keeps)
@@ -42,16 +42,16 @@ def runs(link: Channel, frames: int = 3) -> bool:
     takes_free, gives_free = map(stripes, tokens.free)
     consumer, read = link.behind[0], link.readers[0].read
     ring: dict[int, tuple[int, int]] = {}
-    writer = deque((f, s) for f in range(frames) for s in range(link.producer.stripes))
-    reader = deque((f, s) for f in range(frames) for s in range(consumer.stripes))
+    writer = deque((f, s) for f in range(frames) for s in range(link.producer.stripes.count))
+    reader = deque((f, s) for f in range(frames) for s in range(consumer.stripes.count))
     read_up_to = 0
     while True:
         moved = False
         while writer and (writer[0][1] not in takes_free or free):
             frame, stripe = writer.popleft()
             free -= stripe in takes_free
-            first = link.producer.start(stripe)
-            for row in range(first, first + link.producer.stripe_rows(stripe)):
+            first = link.producer.stripes.start(stripe)
+            for row in range(first, first + link.producer.stripes.rows_of(stripe)):
                 assert frame * link.height + row - space < read_up_to or row < 0, (
                     "a row is overwritten that is read later"
                 )
@@ -61,11 +61,11 @@ def runs(link: Channel, frames: int = 3) -> bool:
         while reader and (reader[0][1] not in takes_full or full):
             frame, stripe = reader.popleft()
             full -= stripe in takes_full
-            low, end = consumer.reads_of_stripe(read, stripe, link.height)
+            low, end = consumer.stripes.reads(read, stripe, link.height)
             for row in range(low, end):
                 assert ring.get(row % link.ring) == (frame, row), "a row is read that is not there"
-            last = stripe == consumer.stripes - 1
-            following = consumer.reads_of_stripe(read, stripe + 1, link.height)[0]
+            last = stripe == consumer.stripes.count - 1
+            following = consumer.stripes.reads(read, stripe + 1, link.height)[0]
             read_up_to = (frame + 1) * link.height if last else max(read_up_to, frame * link.height + following)
             free += stripe in gives_free
             moved = True
@@ -75,7 +75,7 @@ def runs(link: Channel, frames: int = 3) -> bool:
 
 def test_a_window_of_three_rows():
     """The example of CHANNEL-3 and CHANNEL-4."""
-    link = channel(14, Read(0, "ifmap", 3, 1, 1), 3)
+    link = channel(14, RowRead(0, "ifmap", 3, 1, 1), 3)
     tokens = link_of(link)
     assert (link.least, link.ring, tokens.primed) == (3, 7, 2)
     assert (*map(stripes, tokens.full),) == (frozenset(range(13)), frozenset(range(1, 14)))
@@ -84,17 +84,17 @@ def test_a_window_of_three_rows():
 
 
 def test_a_pool_takes_a_token_for_two_rows():
-    link = channel(28, Read(0, "ifmap", 2, 2), 4, rows=2)
+    link = channel(28, RowRead(0, "ifmap", 2, 2), 4, rows=2)
     assert (link.least, link.ring, link_of(link).primed) == (2, 4, 2)
     assert (*map(stripes, link_of(link).full),) == (frozenset(range(14)), frozenset(range(14)))
 
 
 def test_what_is_refused():
-    link = channel(7, Read(0, "ifmap", 3, 1, 1), 2)
+    link = channel(7, RowRead(0, "ifmap", 3, 1, 1), 2)
     assert "keeps 2 rows, the fewest are 3" in (channel_problem(link) or "")
     assert "holds 1 to 7 rows" in (channel_problem(replace(link, keeps=8)) or "")
     assert channel_problem(replace(link, keeps=3)) is None
-    nothing = Channel("a", [layer("a", 1, 1)], 0, [layer("b", 1, 1)], (Reader(0, Read(0, "ifmap", 1, 2, 1)),), 1)
+    nothing = Channel("a", [layer("a", 1, 1)], 0, [layer("b", 1, 1)], (Reader(0, RowRead(0, "ifmap", 1, 2, 1)),), 1)
     assert "nothing reads a row" in (channel_problem(nothing) or "")
     assert "both have PE 1,1" in (regions_problem([("a", Region(2, 2)), ("b", Region(2, 2, 1, 1))]) or "")
 
@@ -107,7 +107,7 @@ def test_what_is_refused():
 def test_the_fewest_rows_run_and_one_less_does_not(height, extent, stride, pad, rows, of_consumer, more):
     if height + 2 * pad < extent:
         return
-    link = channel(height, Read(0, "ifmap", extent, stride, min(pad, extent - 1)), height, rows, of_consumer)
+    link = channel(height, RowRead(0, "ifmap", extent, stride, min(pad, extent - 1)), height, rows, of_consumer)
     if channel_problem(link):
         pytest.fail(channel_problem(link))
     least = link.least

@@ -28,9 +28,9 @@ def test_cli_counts_of_a_batch_are_said_to_be_of_a_batch(folder: Path) -> None:
         done("compile", f"net{batch}.onnx")
     np.savez(folder / "x.npz", x=noise(2, 6, 3, 7, 5))
     one, three = (done("run", f"net{batch}.cnb", "--input", "x.npz").stdout for batch in (1, 3))
-    assert "net1.cnb: 6 image(s) through spatial-8x8 (8 x 8 PEs)" in one
+    assert "net1.cnb: 6 images through spatial-8x8 (8 x 8 PEs)" in one
     assert "are per image\n" in one
-    assert "net3.cnb: 6 image(s) through spatial-8x8 (8 x 8 PEs)" in three
+    assert "net3.cnb: 6 images through spatial-8x8 (8 x 8 PEs)" in three
     assert "are per batch of 3 images\n" in three
     np.savez(folder / "four.npz", x=noise(2, 4, 3, 7, 5))
     said = refused("run", "net3.cnb", "--input", "four.npz")

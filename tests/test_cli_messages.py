@@ -131,7 +131,7 @@ def test_cli_compile_says_which_file_the_groups_are_from(lenet: Path, tmp_path: 
     (tmp_path / "groups.toml").write_text('[[group]]\nlayers = ["c1", "pool1"]\nrows = 2\n')
     stage, options = lenet / "ir" / "nest-stage", ["--groups", tmp_path / "groups.toml", "-o", tmp_path / "net.cnb"]
     said = done("compile", "--from", stage, *options).stdout
-    assert "  groups   1 group(s) as " in said
+    assert "  groups   1 group as " in said
 
 
 def test_cli_says_which_dumps_a_step_has(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._channels import Channel, Link, Reader, image_tokens
-from cnncc.dialects._groups import GroupLayer, Read, least_lag
-from cnncc.dialects._liveness import Chain, liveness_problem
+from cnncc.dialects._groups import GroupLayer, RowRead, least_lag
+from cnncc.dialects._liveness import CoreChainData, liveness_problem
 from cnncc.dialects.nest import Loop, Mapping, Sizes, chain_of
 from cnncc.errors import Refusal
 from cnncc.eval import nest
@@ -75,21 +75,21 @@ def test_the_walk_over_tokens_says_which_lags_run(number: int) -> None:
         assert np.array_equal(computed(case, orders(number)[-1]), case.result())
 
 
-def plain_chain(rng: np.random.Generator) -> Chain:
+def plain_chain(rng: np.random.Generator) -> CoreChainData:
     """Two to five cores of one or two layers each, with channels of the fewest rows."""
-    height, groups, reads = int(rng.integers(3, 24)), list[list[GroupLayer]](), list[Read]()
+    height, groups, reads = int(rng.integers(3, 24)), list[list[GroupLayer]](), list[RowRead]()
     image = height
     for core in range(int(rng.integers(2, 6))):
         stripe, group = int(rng.integers(1, 4)), list[GroupLayer]()
         for number in range(int(rng.integers(1, 3))):
             extent, stride = int(rng.integers(1, min(5, height) + 1)), int(rng.integers(1, 4))
-            read = Read(number - 1, "ifmap", extent, stride, int(rng.integers(0, extent)))
+            read = RowRead(number - 1, "ifmap", extent, stride, int(rng.integers(0, extent)))
             results = (height + 2 * read.pad - extent) // stride + 1
             plain = GroupLayer(
                 f"{core}.{number}", "mac", Sizes(1, 1, 1, results, 1, 1, 1), Mapping((Loop("h", stripe),)), 0
             )
             if group:
-                lag = least_lag(plain, read, group[-1]) + int(rng.integers(0, 2))
+                lag = least_lag(plain.stripes, read, group[-1].stripes) + int(rng.integers(0, 2))
                 group.append(replace(plain, delay=lag, reads=(read,)))
             else:
                 reads.append(replace(read, producer=0))
@@ -102,7 +102,7 @@ def plain_chain(rng: np.random.Generator) -> Chain:
         Channel(one[-1].label, one, len(one) - 1, two, (Reader(0, read),), one[-1].sizes.h) for one, two, read in pairs
     ]
     links = [Link((replace(channel, keeps=channel.least),)) for channel in whole]
-    return Chain(groups, links, image_tokens(groups[0], [Reader(0, reads[0])], image), 1)
+    return CoreChainData(groups, links, image_tokens(groups[0], [Reader(0, reads[0])], image), 1)
 
 
 @pytest.mark.parametrize("number", range(examples(80)))
@@ -149,10 +149,10 @@ def test_two_channels_between_cores_may_need_more_rows_than_each_alone() -> None
         return GroupLayer(label, "mac", Sizes(1, 1, 1, 8, 1, 1, 1), Mapping((Loop("h", 1),)), 0, leaves=leaves)
 
     before, behind = [plain("v"), plain("a")], [plain("copy", False), plain("b")]
-    readers = (Reader(0, Read(0, "ifmap")),), (Reader(1, Read(1, "ifmap", 5, 1, 2)),)
+    readers = (Reader(0, RowRead(0, "ifmap")),), (Reader(1, RowRead(1, "ifmap", 5, 1, 2)),)
     whole = [Channel(before[at].label, before, at, behind, readers[at], 8) for at in range(2)]
     link = Link(tuple(replace(channel, keeps=channel.least) for channel in whole))
-    chain = Chain([before, behind], [link], image_tokens(before, [Reader(0, Read(0, "ifmap"))], 8), 1)
+    chain = CoreChainData([before, behind], [link], image_tokens(before, [Reader(0, RowRead(0, "ifmap"))], 8), 1)
     assert [channel.keeps for channel in chain.channels] == [1, 5]
     problem = liveness_problem(chain)
     assert problem and "core v..a for space of v or a" in problem and ": v keeps 2 would do (CHANNEL-5)" in problem

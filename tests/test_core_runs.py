@@ -353,7 +353,7 @@ def test_run_prints_frames_in_flight(tmp_path: Path) -> None:
     counted, (cycles, frames) = timed(binary, 10, causes=True), timed(binary, 10).frames.period or (0, 0)
     each = f"{cycles:,} cycles" + (f" for {frames} frames" if frames > 1 else " a frame")
     fps = f"{50e6 * frames / cycles:,.1f} frames a second at 50 MHz"
-    assert f"10 frame(s) in {counted.cores[0].cycles.total:,} cycles" in text
+    assert f"10 frames in {counted.cores[0].cycles.total:,} cycles" in text
     assert f"the first one done after {counted.frames.first:,}" in text and f"steady state {each}: {fps}" in text
     for number, core in enumerate(counted.cores):
         assert re.search(rf"^ +{number} .* {core.cycles.total:,} +{core.cycles.compute:,} ", text, re.MULTILINE)
@@ -392,7 +392,7 @@ def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
     (one := tmp_path / "one.cnb").write_bytes(to_bytes(replace(binary, program=encode_program(assemble("halt")))))
     np.savez(tmp_path / "x.npz", x=images(binary, 2).astype(np.float32))
     assert "takes image by image, no frames in flight: leave out --frames" in refused("run", one, "--frames", 2)
-    assert "hold 2 image(s), not 3" in refused("run", file, "--frames", 3, "--input", tmp_path / "x.npz")
+    assert "hold 2 images, not 3" in refused("run", file, "--frames", 3, "--input", tmp_path / "x.npz")
     assert "a timeline is of programs of cores" in refused("run", one, "--timeline", tmp_path / "t.json")
     for command in (("messages", file), ("messages", file, "--at", "0")):
         assert "messages are shown of programs without core" in refused(*command)

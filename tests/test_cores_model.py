@@ -22,7 +22,7 @@ from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects._channels import Channel, Link, Reader
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._groups import GroupLayer, RowRead
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from cnncc.dialects.nest import CoresOp
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
@@ -90,7 +90,7 @@ def programs(array: str, seed: int) -> Iterator[tuple[CoresPlan, Binary]]:
         labels = chain.labels
         cuts = sorted({0, len(labels), *rng.integers(1, len(labels), rng.integers(0, 4)).tolist()})
         parts = [labels[a:b] for a, b in pairwise(cuts)]
-        rows = tuple(int(rng.integers(1, 4)) for _ in parts)
+        rows = tuple(min(int(rng.integers(1, 4)), chain.dims[end][2]) for end in cuts[1:])
         cores = ";".join(",".join(part) for part in parts)
         try:
             NestCoresPass(cores, ";".join(PLACES[len(parts)]), rows, lag=int(rng.integers(1, 3)), arch=array).apply(
@@ -166,7 +166,7 @@ def test_rows_wait_from_their_last_commit_to_their_last_load() -> None:
     def layer(label: str) -> GroupLayer:
         return GroupLayer(label, "mac", Sizes(1, 1, 1, 4, 1, 1, 1), Mapping((Loop("h", 1),)), 0)
 
-    link = Channel("a", [layer("a")], 0, [layer("b")], (Reader(0, Read(0, "ifmap", 3, 1, 1)),), 4)
+    link = Channel("a", [layer("a")], 0, [layer("b")], (Reader(0, RowRead(0, "ifmap", 3, 1, 1)),), 4)
     assert cores_schedule.most_waiting(link, [10, 20, 30, 40], {0: [25, 35, 45, 55]}) == 3
     assert cores_schedule.most_waiting(link, [10, 20, 30, 40], {0: [45, 55, 65, 75]}) == 4
     # In one cycle a load ends first: row 0 is read when row 2 is written.

@@ -25,7 +25,7 @@ def checkout(tmp_path: Path, server: str) -> Checkout:
     return Checkout.copied(tmp_path, server)
 
 
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in (*ELSEWHERE, "README.md")])
 def test_docs_say_what_happens(name: str, checkout: Checkout) -> None:
     follow(name, checkout)
 
@@ -106,7 +106,8 @@ def test_docs_ladder_names_every_step() -> None:
     assert set(named) == {*in_turn, *side_by_side}
 
 
-def test_docs_demo_runs(checkout: Checkout) -> None:
+def test_docs_demo_and_readme(checkout: Checkout) -> None:
+    """README.md begins with the demo, and goes on with its network."""
     result = checkout.run("python", "samples/demo.py")
     assert (result.returncode, result.stderr) == (0, "")
     in_float, on_array = map(float, re.findall(r"(\d+\.\d) %", re.findall("accuracy.*", result.stdout)[0]))
@@ -116,8 +117,12 @@ def test_docs_demo_runs(checkout: Checkout) -> None:
         checkout.folder / "demo" / "mnist.s"
     ).is_file()
     assert (checkout.folder / "demo" / "ir" / "00-import.mlir").is_file()
-    for command in re.findall(r"^  \.venv/bin/(cnncc (?:\\\n|.)*)", result.stdout, re.MULTILINE):
+    next_ones = re.findall(r"^  \.venv/bin/(cnncc (?:\\\n|.)*)", result.stdout, re.MULTILINE)
+    assert len(next_ones) == 3
+    readme = {" ".join(line.split()) for line in script(blocks((ROOT / "README.md").read_text())).splitlines()}
+    for command in {" ".join(each.replace("\\\n", "").split()) for each in next_ones} - readme:
         assert checkout.run("sh", "-c", command).returncode == 0, command
+    follow("README.md", checkout, {"make demo": result.stdout})
 
 
 def test_docs_demo_fails_where_the_array_is_wrong(checkout: Checkout) -> None:

@@ -100,7 +100,7 @@ def test_frontend_opt_error_does_not_print_the_module(tmp_path: Path) -> None:
 
 
 def test_frontend_opt_knows_each_dialect_and_pass_once() -> None:
-    tool = OptMain(args=[])
+    tool = OptMain([], "")
     assert set(DIALECTS) | {"func", "linalg"} <= set(tool.ctx.registered_dialect_names)
     assert set(PASSES) | {"canonicalize", "cse"} <= set(tool.available_passes)
 
@@ -115,13 +115,14 @@ def test_frontend_opt_works_where_cnncc_is_not_installed(monkeypatch: pytest.Mon
         return importlib.metadata.EntryPoints(point for point in points if point.name != "cnncc")
 
     monkeypatch.setattr(importlib.metadata, "entry_points", without_cnncc)
-    tool = OptMain(args=[])
+    tool = OptMain([], "")
     assert "onnx" in tool.ctx.registered_dialect_names and "onnx-dead-code" in tool.available_passes
 
 
 def test_frontend_cli_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opt(DATA / "lenet.onnx", "--batch", 1).exit_code == 0
     assert "tensor<1x1x28x28xf32>" in opt(DATA / "lenet.onnx").stdout
+    assert "cnncc opt: error: unrecognized arguments: --no-such-option" in opt("--no-such-option").stderr
     assert opt("--no-such-option").exit_code == 2
     assert CliRunner().invoke(main, ["no-such-command"]).exit_code == 2
     assert opt("--help").exit_code == 0 and CliRunner().invoke(main, ["--help"]).exit_code == 0

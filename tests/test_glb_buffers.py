@@ -98,14 +98,16 @@ def mapped(mapping: str, step: Step, module: ModuleOp) -> None:
         layer.mapping, layer.prefetched = MappingAttr(parse(mapping, layer.sizes.data)), None
 
 
-def compiled(case: Sum, mapping: str, arch_file: Path | str) -> tuple[Compilation, list[Instruction]]:
-    """The program of a layer by a mapping; every level gives its results."""
+def compiled(case: Sum, mapping: str, arch_file: Path | str, run: bool = True) -> tuple[Compilation, list[Instruction]]:
+    """The program of a layer by a mapping. run: every level gives its results."""
     ctx, arch = new_context(), load_arch(str(arch_file))
     compilation = Compilation(ctx, case.network(ctx), Settings(arch, str(arch_file), 16))
     want, inputs = case.results(), [case.x, case.residual]
 
     def check(step: Step, module: ModuleOp) -> None:
         mapped(mapping, step, module)
+        if not run:
+            return
         match step.name:
             case "nest-stage":
                 (got,), _ = nest.evaluate(module, ctx.weights, inputs)
@@ -276,7 +278,8 @@ def test_a_token_too_many_is_a_race(name: str, tmp_path: Path) -> None:
     case, mapping, semaphore, words = ONE_MORE[name]
     path = array_file(tmp_path, "4x4")
     path.write_text(path.read_text().replace("dram = { words_per_cycle = 4", f"dram = {{ words_per_cycle = {words}"))
-    compilation, program = compiled(case, mapping, path)
+    # What CONV gives by these mappings is tested above. The DRAM's rate changes no value.
+    compilation, program = compiled(case, mapping, path, run=case is not CONV)
     assert raced(case, compilation, program) == []
     spoilt = [
         instruction("signal", semaphore=semaphore, count=inst.number("count") + 1)

@@ -57,17 +57,23 @@ def compiled(chain: Chain, arch: str, groups: str, objective: Objective) -> Comp
     return compilation
 
 
+def with_chosen_groups(chain: Chain, arch: str, objective: Objective) -> tuple[Compilation, Chain] | None:
+    """None where it does not fit the GLB; then it does not without groups, either."""
+    try:
+        return compiled(chain, arch, AUTO, objective), chain
+    except Refusal:
+        with pytest.raises(Refusal):
+            compiled(chain, arch, NONE, objective)
+        return None
+
+
 def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     """A drawn network with the chosen groups, before `nest-to-array`; None where it does not fit the GLB."""
     rng = np.random.default_rng([SEED, 31, number])
     chain = random_chain(rng, most_layers=7, most_rows=31, most_images=3, most_cols=16, elementwise=True)
     arch = small_array(number, rng, chain, folder)
     objective = Objective(OBJECTIVES[turn(number) % len(OBJECTIVES)], [0.0, 0.005, 0.1][number % 3])
-    try:
-        compiled(chain, arch, NONE, objective)
-    except Refusal:
-        return None
-    return compiled(chain, arch, AUTO, objective), chain
+    return with_chosen_groups(chain, arch, objective)
 
 
 class AnyGroups(GroupChoice):
@@ -148,11 +154,7 @@ def drawn_narrow(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     chain = random_chain(rng, most_layers=6, most_rows=17, most_cols=24, elementwise=True)
     arch = small_array(number, rng, chain, folder, (0.1, 0.3))
     objective = Objective(OBJECTIVES[turn(number) % len(OBJECTIVES)])
-    try:
-        compiled(chain, arch, NONE, objective)
-    except Refusal:
-        return None
-    return compiled(chain, arch, AUTO, objective), chain
+    return with_chosen_groups(chain, arch, objective)
 
 
 @pytest.mark.usefixtures("short_searches")

@@ -25,7 +25,7 @@ from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.certificate.group_entries import figures
-from cnncc.dialects._groups import GroupLayer, Read, load_of_rows, without_unread_rows
+from cnncc.dialects._groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
 from cnncc.dialects.array import View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
@@ -67,10 +67,17 @@ REFUSED = (
 
 
 def mapped(
-    chain: Chain, rows: int, layers: list[str], arch: str, rowwise: bool = False, slack: int = 0, single: bool = False
+    chain: Chain,
+    rows: int,
+    layers: list[str],
+    arch: str,
+    rowwise: bool = False,
+    slack: int = 0,
+    single: bool = False,
+    schedule: str | None = None,
 ) -> Compilation:
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
-    compilation = chain.compilation(arch)
+    compilation = chain.compilation(arch, schedule=schedule)
     compilation.run_before(TO_PROGRAMS)
     NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single).apply(compilation.ctx, compilation.module)
     group = group_of(compilation.module)
@@ -185,7 +192,7 @@ def test_results_leave_from_one_buffer(tmp_path: Path) -> None:
     file.write_text(text.replace("words = 65536 ", "words = 12000 ", 1))
     block = NestGroupPass(("s1b1.conv1", "s1b1.conv2"), 1, single=True, arch=str(file))
     module = as_without_groups(network_file("resnet20_qoperator_u8", tmp_path), str(file), [block])
-    stages = group_layers(group_of(module))[-1].mapping.stages_in("glb")
+    stages = group_layers(group_of(module))[-1].mapping.glb_stages
     assert {operand: stage.buffers for operand, stage in stages.items() if stage.depth} == {"residual": 1, "output": 1}
 
 
@@ -234,9 +241,9 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     model = str(SAMPLES / "models" / "mnist.onnx")
     options = ["--batch", "1", "--schedule", str(tmp_path / "groups.toml")]
     files = ["-o", str(tmp_path / "net.cnb"), "--dump-dir", str(tmp_path / "ir")]
-    assert "0 layer(s) mapped, 2 group(s) as" in done("compile", model, *options, *files).stdout
+    assert "0 layers mapped, 2 groups as" in done("compile", model, *options, *files).stdout
     without = done("compile", model, *options, "--groups", "none", "-o", str(tmp_path / "none.cnb")).stdout
-    assert "0 layer(s) mapped as" in without
+    assert "0 layers mapped as" in without
     done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
     program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
     assert np.array_equal(program, again)
@@ -350,6 +357,32 @@ def test_every_deleted_token_is_found() -> None:
     assert found >= deleted // 2 > 4
 
 
+def test_a_ring_beside_a_whole_value_holds_one_image(tmp_path: Path) -> None:
+    """The commits of l3 read l1's result of all images, which lies in the GLB, and write a ring, from one start.
+
+    l4 prefetches the residual from l0, so that the last image has instructions of its own. They start two images
+    further in l1's result, and not in the ring.
+    """
+    rng, dims, residuals = np.random.default_rng(SEED), (3, 2, 7, 5), {3: 2, 4: 1}
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims])
+    for number in range(5):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (2, 2, 3, 3)).astype(np.int16)
+        then, residual = "clamp = [-120, 120]", ""
+        if value := residuals.get(number):
+            chain.arrays[f"f{number}"] = np.array([1, 0.5, 0], np.float32)
+            then += f', factors = "f{number}", add_clamp = [-99, 99]'
+            residual = f"residual %v{value} : {tensor(dims)}"
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} {residual} weights @w{number} "
+            f"window <kernel = [3, 3], pad = [1, 1, 1, 1]> then <{then}> "
+            f'label "l{number}" : {tensor(dims)} -> {tensor(dims)}'
+        )
+        chain.dims.append(dims)
+    schedule = tmp_path / "ends.toml"
+    schedule.write_text('[l0]\noutput = "streamed"\n[l1]\noutput = "resident"\n')
+    checked(mapped(chain, 1, ["l2", "l3", "l4"], "spatial-4x4", schedule=str(schedule)), chain)
+
+
 def loads(compilation: Compilation) -> list[LoadOp]:
     return [op for op in compilation.module.walk() if isinstance(op, LoadOp)]
 
@@ -400,7 +433,7 @@ def test_a_load_moves_each_row_once() -> None:
     weights = 3 * 2 * 9 + 2 * 3 * 9 + 2 * (3 + 2)
     assert counters["words"]["dram_read"] == 2 * 11 * 5 + weights
     load = load_of_rows("x", (1, 2, 11, 5), 2)
-    reader = replace(layer("r", 5, 1, 0, Read(0, "ifmap", 2, 2, 0)), leaves=True)
+    reader = replace(layer("r", 5, 1, 0, RowRead(0, "ifmap", 2, 2, 0)), leaves=True)
     assert without_unread_rows([load, reader])[0].sizes.h == 10
 
 
@@ -431,7 +464,7 @@ def test_a_proof_finds_wrong_rings(name: str) -> None:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
-def layer(label: str, height: int, rows: int, delay: int, *reads: Read, keeps: int = 0) -> GroupLayer:
+def layer(label: str, height: int, rows: int, delay: int, *reads: RowRead, keeps: int = 0) -> GroupLayer:
     loops = (Loop("h", rows), *((Loop("h"),) if rows > 1 else ()))
     return GroupLayer(label, "mac", Sizes(1, 1, 1, height, 1, 1, 1), Mapping(loops), delay, keeps, reads, not keeps)
 
@@ -444,8 +477,8 @@ def with_tokens(body: GroupBody) -> list[tuple[bool, bool]]:
 def test_a_long_group_has_a_steady_state() -> None:
     """The example of docs/groups.md on more rows: c2 a stripe behind c1, p2 in the same step."""
     c1 = layer("c1", 40, 2, 0, keeps=5)
-    c2 = layer("c2", 40, 2, 1, Read(0, "ifmap", 3, 1, 1), keeps=2)
-    p2 = layer("p2", 20, 1, 1, Read(1, "ifmap", 2, 2, 0))
+    c2 = layer("c2", 40, 2, 1, RowRead(0, "ifmap", 3, 1, 1), keeps=2)
+    p2 = layer("p2", 20, 1, 1, RowRead(1, "ifmap", 2, 2, 0))
     bodies = group_bodies([c1, c2, p2], [False] * 3)
     assert [(body.steps, [section.layer for section in body.sections]) for body in bodies] == [
         (1, [0]), (19, [0, 1, 2]), (1, [1, 2]),
@@ -474,8 +507,8 @@ def test_a_long_group_has_a_steady_state() -> None:
 
 def test_a_residual_needs_no_token_of_its_own() -> None:
     """c reads b, which read a: the commits of a are done when those of b are."""
-    a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, Read(0, "ifmap"), keeps=1)
-    c = layer("c", 8, 1, 0, Read(1, "ifmap"), Read(0, "residual"))
+    a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, RowRead(0, "ifmap"), keeps=1)
+    c = layer("c", 8, 1, 0, RowRead(1, "ifmap"), RowRead(0, "residual"))
     (body,) = group_bodies([a, b, c], [False] * 3)
     assert with_tokens(body) == [
         (False, True),

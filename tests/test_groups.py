@@ -9,7 +9,7 @@ from group_cases import Chain, random_chain
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 
 from cnncc.context import CompilerContext
-from cnncc.dialects._groups import GroupLayer, Read, group_problem, least_ring
+from cnncc.dialects._groups import GroupLayer, RowRead, group_problem, least_ring
 from cnncc.dialects.nest import GroupOp, Loop, Mapping, Sizes, group_layers
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
@@ -80,7 +80,10 @@ def test_no_smaller_delay_or_ring_does(number: int) -> None:
     plans = group_layers(group)
     for number, (layer, plan) in enumerate(zip(group.layers(), plans, strict=True)):
         reads = [(other, read) for other in plans for read in other.reads if read.producer == number]
-        fewest = max((least_ring(other, read, plan) for other, read in reads), default=0)
+        fewest = max(
+            (least_ring(other.stripes, read, plan.stripes, other.delay - plan.delay) for other, read in reads),
+            default=0,
+        )
         assert plan.keeps == fewest or rowwise  # rounded up where every second row is read
         if layer.keeps is not None and fewest > 1:
             layer.keeps = IntegerAttr(fewest - 1, i64)
@@ -107,10 +110,10 @@ def test_a_ring_of_which_every_second_row_is_read_has_an_even_number_of_rows(row
     """`nest-to-array` refuses others. Such a reader needs an odd number where first stripes are shorter."""
     nests = [Mapping((Loop("h", step),)) for step in (2 * rows, rows)]
     first = GroupLayer("first", "mac", Sizes(1, 1, 1, 13, 4, 1, 1), nests[0], 0)
-    reads = (Read(0, "ifmap", extent=1, stride=2),)
+    reads = (RowRead(0, "ifmap", extent=1, stride=2),)
     second = GroupLayer("second", "mac", Sizes(1, 1, 1, 7, 2, 1, 1), nests[1], 0, reads=reads, leaves=True)
     plans = with_least_rows([first, second])
-    least = least_ring(plans[1], reads[0], plans[0])
+    least = least_ring(plans[1].stripes, reads[0], plans[0].stripes, plans[1].delay - plans[0].delay)
     kept, last = with_least_rings(plans, [1, 2])
     assert (kept.keeps, last.keeps) == (least + 1, 0) and least == 2 * rows - 1
 

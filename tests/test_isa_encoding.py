@@ -171,7 +171,7 @@ def test_isa_assemble_disassemble(program: list[Instruction]) -> None:
     assert assemble(disassemble(program, dict.fromkeys(range(len(program)), "any; text = 1"))) == program
 
 
-WHERE = re.compile(r"word 0x[0-9a-f]{4,}: |instruction \d+: |\d+ loop\(s\) without end|the program is empty")
+WHERE = re.compile(r"word 0x[0-9a-f]{4,}: |instruction \d+: |\d+ loops? without end|the program is empty")
 
 
 def check_words(words: np.ndarray) -> str:

@@ -252,6 +252,16 @@ def test_a_listing_counts_messages_of_one_size(words: int, says: str) -> None:
     assert listed[1].startswith(f"  {says} words to ")
 
 
+@pytest.mark.parametrize(
+    ("words", "cols", "says"),
+    [(1, 1, "1 word to 1 PE"), (1, 2, "1 word to 2 PEs"), (2, 1, "2 words to 1 PE")],
+)
+def test_a_listing_counts_words_and_pes(words: int, cols: int, says: str) -> None:
+    load = f"load kind=ifmap desc=1 cols={cols} extent3={words} term3=lin*1 open=always close=always"
+    listed = list(listing(binary(f"desc id=0\ndma words=2\ndesc id=1\n{load}\nhalt", TINY, [1, 2])))
+    assert listed[1].startswith(f"  a message of {says}: DATA command=load ")
+
+
 def test_send_output_holds_in_the_last_iteration() -> None:
     mac = f"load kind=ifmap desc=0 open=always close=always\nmac op=add {ALWAYS.replace('send=always', 'send={}')}"
     for when, count, sends in (("0", 2, 0), ("0", 1, 1), ("always", 2, 1), ("never", 1, 0), ("0+5", 1, 1)):

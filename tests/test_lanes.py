@@ -100,9 +100,9 @@ def random_case(r: random.Random) -> Case:
 def module(case: Case) -> tuple[ModuleOp, CompilerContext]:
     """Each PE's words begin 5 a row and 3 a column farther on in the ifmap, its weights 7 a column."""
     place = A.Place(case.rows, case.cols, set_rows=case.rows, set_cols=case.cols)
-    where = replace(place, row=A.Term("lin", 5), col=A.Term("lin", 3))
+    where = replace(place, row=A.IndexTerm("lin", 5), col=A.IndexTerm("lin", 3))
     word = (A.Extent(case.own, "lin", 1),)
-    loads = [A.Load(A.LoadKind.WEIGHT, "w", replace(place, col=A.Term("lin", 7)), A.Start(),
+    loads = [A.Load(A.LoadKind.WEIGHT, "w", replace(place, col=A.IndexTerm("lin", 7)), A.Start(),
                     (A.Extent(case.weights, "lin", 1),), open=(), close=())]  # fmt: skip
     if reuse := case.mac.data_reuse:
         edge = (A.Extent(reuse, "lin", 1),)
@@ -113,7 +113,7 @@ def module(case: Case) -> tuple[ModuleOp, CompilerContext]:
     else:
         loads.append(A.Load(A.LoadKind.IFMAP, "x", where, A.Start(), word, open=(), close=()))
     commit = A.Commit(
-        "y", replace(place, row=A.Term("lin", case.cols * case.psums), col=A.Term("lin", case.psums)),
+        "y", replace(place, row=A.IndexTerm("lin", case.cols * case.psums), col=A.IndexTerm("lin", case.psums)),
         pixels=A.Extent(case.psums, "lin", 1), psum=A.Slots(pixel=1),
     )  # fmt: skip
     outputs = case.h * case.results

@@ -193,13 +193,15 @@ def fits(case: Case, arch: Arch, box: dict[str, int], in_turn: bool) -> bool:
 
 def fits_register_files(case: Case, arch: Arch, point: Point, mapping: Mapping) -> bool:
     """SPACE-4: by what neighbours of this mapping do."""
+    added_up = prod(count for dim, count in point[4].items() if dim != "k")
+    if not passed(case, arch, point[3], added_up):
+        return fits(case, arch, point[3], False)
     outer = [loop for loop in mapping.loops if not loop.keep]
     on_cols = [depth for depth, loop in enumerate(outer) if loop.on == "cols"]
     along_w = [depth for depth, loop in enumerate(outer) if loop.dim == "w"]
     beside = len(on_cols) < 2 or on_cols[-1:] == along_w[-1:]
     anew = Stage("ifmap", "rf", len(outer), arch.pe.ifmap_halves) in mapping.stages
-    added_up = prod(count for dim, count in point[4].items() if dim != "k")
-    return fits(case, arch, point[3], bool(beside and anew and passed(case, arch, point[3], added_up)))
+    return fits(case, arch, point[3], beside and anew)
 
 
 def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -210,13 +212,13 @@ def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
 
 
 def points(case: Case, arch: Arch) -> Iterator[Point]:
-    size = sizes_of(case) | {"k": together(case)}
+    size, every_box = sizes_of(case) | {"k": together(case)}, list(boxes(case, arch))
     adds = arch.links.south and case.kind != "max"
     rows = {"k": size["k"], "h": size["h"]}
     rows |= {"c": size["c"] if adds and not channelwise(case) else 1, "r": size["r"] if adds else 1}
     cols = {dim: size[dim] for dim in "khw"}
     for form, on_rows, on_cols in product(forms(case), axis(arch.rows, rows), axis(arch.cols, cols)):
-        for box, lanes in boxes(case, arch):
+        for box, lanes in every_box:
             equal = case.is_mac or size["r"] % (on_rows["r"] * box["r"]) == 0
             if equal and all(of_its_own(form, dim, size[dim], on_rows, on_cols, box) for dim in "khwcrs"):
                 yield form, on_rows, on_cols, box, lanes
@@ -251,12 +253,26 @@ WHOLE = 1 << 20
 a_loop, a_stage = cache(Loop), cache(Stage)  # a space has few of them, in many mappings
 
 
-def mapping(
-    case: Case, arch: Arch, point: Point, blocks: Blocks = (WHOLE, WHOLE, WHOLE, True),
-    weights: tuple[int, int] = (0, 1), streamed: dict[str, int] | None = None, sliced: bool = False,
-    params: tuple[int, int] = (0, 1),
-) -> Mapping:  # fmt: skip
-    """SPACE-6 to SPACE-8. weights, params: place and buffers. streamed: the buffers. sliced: the ifmap."""
+@dataclass(frozen=True)
+class Nest:
+    """The loops of mappings: of those that are there, the depths of all places of SPACE-6. Stages come at a place.
+
+    rf: places in register files. blocks, ifmap: places of blocks, and of those of the ifmap.
+    """
+
+    case: Case
+    loops: tuple[Loop, ...]
+    depths: list[int]
+    rf: dict[str, int]
+    blocks: int
+    ifmap: int
+
+
+ONE_BLOCK: Blocks = (WHOLE, WHOLE, WHOLE, True)
+
+
+def nest(case: Case, point: Point, blocks: Blocks = ONE_BLOCK, outputs_streamed: bool = False) -> Nest:
+    """SPACE-6, SPACE-7 and SPACE-9."""
     form, rows, cols, box, lanes = point
     size = sizes_of(case) | {"k": together(case)}
     size |= {dim: min(size[dim], block) for dim, block in zip("khw", blocks, strict=False)}
@@ -264,7 +280,7 @@ def mapping(
     before, inside = form.split("|")
     order = "khw" if blocks[3] else "hwk"
     loops = [a_loop("n"), a_loop("k", together(case)), *(a_loop(dim, size[dim]) for dim in order)]
-    if all_groups := isinstance(case, Shuffled) and "output" in (streamed or {}):  # SPACE-14
+    if all_groups := isinstance(case, Shuffled) and outputs_streamed:  # SPACE-14
         loops = [
             a_loop("n"),
             a_loop("h", size["h"]),
@@ -292,25 +308,32 @@ def mapping(
         loops.append(a_loop(dim, lanes.get(dim, 1), keep=True))
     for dim in (dim for dim in kept if lanes.get(dim, 1) > 1):
         loops.append(a_loop(dim, 1, "lanes", keep=True))
-    left, there, places = {**sizes_of(case)}, list[Loop](), [0]
+    left, there, depths = {**sizes_of(case)}, list[Loop](), [0]
     for loop in loops:  # SPACE-9: those that run once are left out
         size_ = min(loop.step, left[loop.dim])
         if size_ < left[loop.dim]:
             there.append(a_loop(loop.dim, size_, loop.on, loop.keep))
         left[loop.dim] = size_
-        places.append(len(there))
-    stages = list[Stage]()
+        depths.append(len(there))
+    outside = 3 if all_groups else 5
+    return Nest(case, tuple(there), depths, rf, outside, outside if blocks[3] or channelwise(case) else min(outside, 4))
+
+
+def mapping(
+    nest: Nest, arch: Arch, weights: tuple[int, int] = (0, 1), streamed: dict[str, int] | None = None,
+    sliced: bool = False, params: tuple[int, int] = (0, 1),
+) -> Mapping:  # fmt: skip
+    """SPACE-8. weights, params: place and buffers. streamed: the buffers. sliced: the ifmap."""
+    case, depths, stages = nest.case, nest.depths, list[Stage]()
     for operand, buffers in (streamed or {}).items():
-        outside = 6 if sliced else 4 if not blocks[3] and not channelwise(case) else 5
-        depth = 3 if all_groups else outside if operand == "ifmap" else 5
-        stages.append(a_stage(operand, "glb", places[depth], buffers))
-    stages += [a_stage("weight", "glb", places[weights[0]], weights[1])] if case.is_mac else []
-    stages += [a_stage("params", "glb", places[params[0]], params[1])] if case.steps else []
-    stages += [a_stage("weight", "rf", places[rf["W"]], arch.pe.weight_halves)] if case.is_mac else []
-    stages.append(a_stage("ifmap", "rf", places[rf["I"]], arch.pe.ifmap_halves))
-    return Mapping(
-        tuple(there), tuple(sorted(stages, key=lambda each: (each.depth, each.memory, each.operand == "ifmap")))
-    )
+        place = nest.blocks if operand != "ifmap" else 6 if sliced else nest.ifmap
+        stages.append(a_stage(operand, "glb", depths[place], buffers))
+    stages += [a_stage("weight", "glb", depths[weights[0]], weights[1])] if case.is_mac else []
+    stages += [a_stage("params", "glb", depths[params[0]], params[1])] if case.steps else []
+    stages += [a_stage("weight", "rf", depths[nest.rf["W"]], arch.pe.weight_halves)] if case.is_mac else []
+    stages.append(a_stage("ifmap", "rf", depths[nest.rf["I"]], arch.pe.ifmap_halves))
+    stages.sort(key=lambda each: (each.depth, each.memory, each.operand == "ifmap"))
+    return Mapping(nest.loops, tuple(stages))
 
 
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:
@@ -358,14 +381,14 @@ class Machine:
         return any(stage.depth == 0 or stage.buffers > 1 for stage in first)
 
 
-def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
+def busy(case: Case, arch: Arch, loops: tuple[Loop, ...]) -> int:
     """Cycles in which the array is busy at least: what each piece of each loop holds, dimension by dimension."""
     start = arch.pe.start_cycles + arch.pe.finish_cycles
-    over = {loop.dim for loop in mapping.loops if loop.on == "lanes"}
+    over = {loop.dim for loop in loops if loop.on == "lanes"}
     trips, held = 1, 1
     for dim, size in sizes_of(case).items():
         pieces = [size]
-        for loop in (loop for loop in mapping.loops if loop.dim == dim and not loop.keep):
+        for loop in (loop for loop in loops if loop.dim == dim and not loop.keep):
             after = list[int]()
             for piece in pieces:
                 whole, rest = divmod(piece, loop.step)
@@ -373,7 +396,7 @@ def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
                 # A rest of k in space may be spread over sets, down to one channel each.
                 after += [1 if loop.on and dim == "k" else rest] * (rest > 0)
             pieces = after
-        lanes = min([size, *(loop.step for loop in mapping.loops if loop.dim == dim and not loop.on)])
+        lanes = min([size, *(loop.step for loop in loops if loop.dim == dim and not loop.on)])
         done = (
             sum(ceil(piece / lanes) if dim != "k" else piece / lanes for piece in pieces)
             if dim in over
@@ -428,12 +451,12 @@ def plans(
         images = times * (k_blocks if k_outside or channelwise(case) else 1)
         buffers = dict.fromkeys(sorted(streamed), 1 + (times * k_blocks > 1))
         sliced = form[0] == "c" and "ifmap" in streamed and point[1]["c"] * point[3]["c"] < case.c
+        loops = nest(case, point, (k, h, w, k_outside), "output" in streamed)
         ways = [(1, False)] + [(2, False)] * (images > 1) + [(2, True)] * sliced
         for (count, slice_), weights in product(ways, slices(case, point, k_outside)):
             chosen = buffers | dict.fromkeys(streamed & {"ifmap"}, count)
-            rest = (k, h, w, k_outside)
             yield [
-                mapping(case, arch, point, rest, of_weights, results, slice_, params)
+                mapping(loops, arch, of_weights, results, slice_, params)
                 for of_weights, results, params in tight_ways(weights, chosen, isinstance(case, ByPosition))
                 if tight or (of_weights, results, params) == (weights, chosen, (0, 1))
             ]
@@ -486,9 +509,12 @@ def check(
     assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
     space, without = dict[Mapping, list[list[Mapping]]](), dict[Mapping, None]()  # with those that come before each
     for point in points(case, arch):
-        for many in plans(case, arch, point, streamed, tight) if streamed or tight else [[mapping(case, arch, point)]]:
+        whole = [[mapping(nest(case, point), arch)]]
+        of_point = plans(case, arch, point, streamed, tight) if streamed or tight else whole
+        for many in of_point:
+            fits_files = fits_register_files(case, arch, point, many[0])  # all have its loops
             for number, each in enumerate(many):
-                if fits_register_files(case, arch, point, each):
+                if fits_files:
                     space.setdefault(each, []).append(many[:number])
                 else:
                     without[each] = None
@@ -506,8 +532,9 @@ def check(
         seen["no room"] += 1
     seen["mappings"] = len(space)
     tried: list[Mapping] = list(space)
+    least = {loops: busy(case, arch, loops) for loops in dict.fromkeys(each.loops for each in space)}
     if EXAMPLES < 1000:
-        tried = [each for each in tried if busy(case, arch, each) < found.cycles]
+        tried = [each for each in tried if least[each.loops] < found.cycles]
         tried = [each for each in tried if least_words(case, each) <= budget.words]
         some = np.random.default_rng(SEED).permutation(len(tried))[: 3 * EXAMPLES if tight else EXAMPLES]
         tried = [tried[int(i)] for i in some]
@@ -518,7 +545,7 @@ def check(
             seen["refused"] += 1
             continue
         seen["run"] += 1
-        assert busy(case, arch, each) <= cycles, (case, arch, each)
+        assert least[each.loops] <= cycles, (case, arch, each)
         assert cycles >= found.cycles or not is_there(each), (case, arch, each, cycles, found)
     return seen
 

@@ -15,7 +15,7 @@ from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
 from cnncc.model.group_bounds import lines_touched
 from cnncc.model.layer_shape import LayerShape, slices
 from cnncc.model.legal import fits_register_files, is_legal
-from cnncc.model.occupancy import Engines, Side, distinct, transfer
+from cnncc.model.occupancy import Engines, SpatialLoop, distinct, transfer
 from cnncc.model.register_files import (
     file_words,
     held_extents,
@@ -235,15 +235,15 @@ BUS = replace(
     ("words", "sides", "work"),
     [
         # 9 words for each of 4 x 2 PEs with other channels, 4 words a cycle
-        (9, (Side("k", 1, 4, "rows"), Side("k", 4, 2, "cols")), ("glb_port", 18)),
+        (9, (SpatialLoop("k", 1, 4, "rows"), SpatialLoop("k", 4, 2, "cols")), ("glb_port", 18)),
         # others have the same: 5 bursts of 2 words for each of 2 columns
-        (9, (Side("h", 1, 4, "rows"), Side("c", 1, 2, "cols")), ("row_bus", 10)),
-        (9, (Side("h", 1, 4, "rows"), Side("w", 1, 2, "cols")), ("write_port", 9)),
-        (8, (Side("r", 1, 2, "rows"), Side("s", 1, 2, "rows")), ("glb_port", 8)),
+        (9, (SpatialLoop("h", 1, 4, "rows"), SpatialLoop("c", 1, 2, "cols")), ("row_bus", 10)),
+        (9, (SpatialLoop("h", 1, 4, "rows"), SpatialLoop("w", 1, 2, "cols")), ("write_port", 9)),
+        (8, (SpatialLoop("r", 1, 2, "rows"), SpatialLoop("s", 1, 2, "rows")), ("glb_port", 8)),
         (1, (), ("glb_port", 1)),
     ],
 )
-def test_loads_of_weights(words: int, sides: tuple[Side, ...], work: tuple[str, int]) -> None:
+def test_loads_of_weights(words: int, sides: tuple[SpatialLoop, ...], work: tuple[str, int]) -> None:
     task = Engines(CONV, BUS).weights(words, sides, (), ())
     assert (task.busy, task.latency, task.work) == (work[1], 3, (work,))
 
@@ -251,7 +251,7 @@ def test_loads_of_weights(words: int, sides: tuple[Side, ...], work: tuple[str, 
 def test_a_wide_write_port_takes_several_words() -> None:
     """9 words for 4 x 2 PEs that share them: 9 cycles by one word, 5 by the buses of 2 words if the port takes 3."""
     wide = replace(BUS, pe=replace(BUS.pe, words_per_cycle=3))
-    sides = (Side("h", 1, 4, "rows"), Side("w", 1, 2, "cols"))
+    sides = (SpatialLoop("h", 1, 4, "rows"), SpatialLoop("w", 1, 2, "cols"))
     assert Engines(CONV, wide).weights(9, sides, (), ()).work == (("row_bus", 5),)
     wide = replace(wide, bus=replace(BUS.bus, burst_words=9), glb=replace(BUS.glb, words_per_cycle=9))
     assert Engines(CONV, wide).weights(10, sides, (), ()).work == (("write_port", 4),)
@@ -261,13 +261,17 @@ def test_a_wide_write_port_takes_several_words() -> None:
     ("words", "sides", "work"),
     [
         # 3 rows and 2 taps touch 4 rows; 2 columns beside each other
-        (10, (Side("h", 1, 3, "rows"), Side("r", 1, 2, "rows"), Side("w", 1, 2, "cols")), ("glb_port", 20)),
-        (10, (Side("k", 1, 8, "rows"), Side("k", 8, 2, "cols")), ("write_port", 10)),  # the same channels
-        (10, (Side("c", 1, 2, "rows"), Side("w", 2, 4, "cols")), ("glb_port", 20)),
-        (2, (Side("k", 6, 2, "rows"), Side("w", 1, 3, "cols")), ("row_bus", 3)),
+        (
+            10,
+            (SpatialLoop("h", 1, 3, "rows"), SpatialLoop("r", 1, 2, "rows"), SpatialLoop("w", 1, 2, "cols")),
+            ("glb_port", 20),
+        ),
+        (10, (SpatialLoop("k", 1, 8, "rows"), SpatialLoop("k", 8, 2, "cols")), ("write_port", 10)),  # the same channels
+        (10, (SpatialLoop("c", 1, 2, "rows"), SpatialLoop("w", 2, 4, "cols")), ("glb_port", 20)),
+        (2, (SpatialLoop("k", 6, 2, "rows"), SpatialLoop("w", 1, 3, "cols")), ("row_bus", 3)),
     ],
 )
-def test_loads_of_the_image(words: int, sides: tuple[Side, ...], work: tuple[str, int]) -> None:
+def test_loads_of_the_image(words: int, sides: tuple[SpatialLoop, ...], work: tuple[str, int]) -> None:
     task = Engines(CONV, BUS).ifmap(words, sides, (), ())
     assert (task.busy, task.latency, task.work) == (work[1], 3, (work,))
 
@@ -275,18 +279,21 @@ def test_loads_of_the_image(words: int, sides: tuple[Side, ...], work: tuple[str
 def test_loads_of_an_image_with_strides_and_dilations() -> None:
     """3 outputs 2 rows apart with 2 taps are 6 rows; 2 columns with 2 taps 2 apart are 4."""
     strided = replace(CONV, window=Window((3, 3), (2, 1), dilation=(1, 2)))
-    rows, cols = (Side("h", 1, 3, "rows"), Side("r", 1, 2, "rows")), (Side("w", 1, 2, "cols"), Side("s", 1, 2, "cols"))
+    rows, cols = (
+        (SpatialLoop("h", 1, 3, "rows"), SpatialLoop("r", 1, 2, "rows")),
+        (SpatialLoop("w", 1, 2, "cols"), SpatialLoop("s", 1, 2, "cols")),
+    )
     assert Engines(strided, BUS).ifmap(4, (*rows, *cols), (), ()).work == (("glb_port", 24),)
     assert Engines(strided, BUS).ifmap(4, cols[:1], (), ()).work == (("row_bus", 4),)  # 2 x 2 bursts, 4 words
 
 
 def test_groups_read_channels_of_their_own() -> None:
     grouped = replace(CONV, window=Window((3, 3), group=2))
-    task = Engines(grouped, BUS).ifmap(6, (Side("k", 6, 2, "rows"),), (), ())
+    task = Engines(grouped, BUS).ifmap(6, (SpatialLoop("k", 6, 2, "rows"),), (), ())
     assert task.work == (("write_port", 6),)  # 2 x 6 words, 4 in a cycle
-    task = Engines(grouped, BUS).ifmap(6, (Side("k", 6, 2, "rows"), Side("w", 1, 3, "rows")), (), ())
+    task = Engines(grouped, BUS).ifmap(6, (SpatialLoop("k", 6, 2, "rows"), SpatialLoop("w", 1, 3, "rows")), (), ())
     assert task.work == (("glb_port", 9),)
-    task = Engines(grouped, BUS).ifmap(6, (Side("k", 3, 2, "rows"), Side("w", 1, 3, "rows")), (), ())
+    task = Engines(grouped, BUS).ifmap(6, (SpatialLoop("k", 3, 2, "rows"), SpatialLoop("w", 1, 3, "rows")), (), ())
     assert task.work == (("write_port", 6),)  # of one group
 
 

@@ -24,7 +24,7 @@ from cnncc.dialects.nest import MappingAttr
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.numbered_nest import OsPlan, Tile, kernel_columns, mapping_of
+from cnncc.passes._scheduling.numbered_nest import OutputStationaryPlan, Tile, kernel_columns, mapping_of
 from cnncc.passes._scheduling.prefetch import prefetchable
 
 EXAMPLES = examples(32)
@@ -71,21 +71,23 @@ def random_tile(rng: Random, shape: LayerShape, arch: Arch) -> Tile:
             return tile
 
 
-def random_plan(rng: Random, shape: LayerShape) -> OsPlan:
+def random_plan(rng: Random, shape: LayerShape) -> OutputStationaryPlan:
     """Loops over blocks around the tiles; everything lies in the GLB."""
     sizes = shape.sizes
-    return OsPlan(upto(rng, shape.tiled_together), upto(rng, sizes.h), upto(rng, sizes.w), upto(rng, sizes.c))
+    return OutputStationaryPlan(
+        upto(rng, shape.tiled_together), upto(rng, sizes.h), upto(rng, sizes.w), upto(rng, sizes.c)
+    )
 
 
 @dataclass(frozen=True)
 class Drawn:
     case: Case
     tile: Tile
-    plan: OsPlan
+    plan: OutputStationaryPlan
     remainders: bool
 
 
-def compare(case: Case, tile: Tile, plan: OsPlan, folder: Path) -> None:
+def compare(case: Case, tile: Tile, plan: OutputStationaryPlan, folder: Path) -> None:
     """Run a layer by this mapping; its output and its cycles are those of the references."""
     arch = parse_arch(case.arch_text(), "drawn")
     (folder / "array.toml").write_text(case.arch_text())
@@ -117,7 +119,9 @@ def check(rng: Random, folder: Path) -> Drawn:
 def test_a_set_whose_last_pe_has_fewer_pixels(tmp_path: Path) -> None:
     """Of 7 columns two PEs of a set compute 4 and 3; four sets lie beside each other, on the same side of the array."""
     case = Case(kernel=(2, 2), c=4, k=17, image=(6, 8), array=(4, 8), glb=1 << 18)
-    compare(case, Tile(ph=4, pw=2, kr=1, kc=4, p=1, q=3, taps=2, z=4), OsPlan(k=6, h=4, w=7, c=4), tmp_path)
+    compare(
+        case, Tile(ph=4, pw=2, kr=1, kc=4, p=1, q=3, taps=2, z=4), OutputStationaryPlan(k=6, h=4, w=7, c=4), tmp_path
+    )
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -18,7 +18,7 @@ from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory, OutOfRange
-from cnncc.machine.values.regfile import Half, Sums
+from cnncc.machine.values.regfile import Half, PsumHalf
 
 ARCH = Arch(
     "row", 1, 3, Pe(32, 12, 4, max_pixels=1), Glb(256, 4), Dram(2, 7), bus=Bus(10, 2), commit=OutputUnits(1, 3),
@@ -99,17 +99,17 @@ def test_without_a_bug_all_agrees(tiles: int, channels: int) -> None:
 
 def test_a_psum_half_that_is_not_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tile finds the sums of the one before it. With a single tile nobody sees that."""
-    made: list[Sums] = []
-    fresh = Sums.fresh
+    made: list[PsumHalf] = []
+    fresh = PsumHalf.fresh
 
-    def stale(*args: Any) -> Sums:
+    def stale(*args: Any) -> PsumHalf:
         sums = fresh(*args)
         if made:
             sums.half, sums.bound = made[-1].half.copy(), made[-1].bound
         made.append(sums)
         return sums
 
-    monkeypatch.setattr(Sums, "fresh", stale)
+    monkeypatch.setattr(PsumHalf, "fresh", stale)
     for tiles, seen in ((1, False), (2, True), (4, True)):
         made.clear()
         assert values_agree(tiles, 2) is not seen, tiles

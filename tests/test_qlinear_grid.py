@@ -35,9 +35,9 @@ from cnncc.binary.modules import build_binary
 from cnncc.binary.run import run
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, Refusals
 from cnncc.eval import cnn
-from cnncc.frontend.import_onnx import import_model
+from cnncc.frontend.import_onnx import module_of
 from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.weights import WeightStore
 
@@ -95,9 +95,10 @@ def compiled(
 ) -> tuple[Compilation, list[dict[str, Any]]]:
     """The instructions of a network, and what the `cnn` level makes of it."""
     settings = Settings(load_arch(arch), arch, load_arch(arch).operand_bits)
-    ctx = new_context()
+    ctx, refusals = new_context(), Refusals()
     model = infer_shapes(model_of(network, batch), strict=False)
-    compilation = Compilation(ctx, import_model(model, ctx.weights), settings)
+    compilation = Compilation(ctx, module_of(model, ctx.weights, refusals), settings)
+    refusals.raise_any()
     outputs: list[dict[str, Any]] = []
 
     def look(step: Step, module: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnncc.quant.split import (
-    Use,
+    MeasuredUse,
     activation_scale,
     candidate_tops,
     choose_top,
@@ -116,7 +116,7 @@ def test_quant_split_balances_bits_where_there_are_many_products() -> None:
     """4608 products: neither 16-bit inputs nor 16-bit weights, but something between, beat both."""
     rng = np.random.default_rng(3)
     patches = np.abs(rng.standard_normal((64, 4608)))
-    use = Use(patches, rng.standard_normal((8, 4608)), np.zeros(8))
+    use = MeasuredUse(patches, rng.standard_normal((8, 4608)), np.zeros(8))
     absmax = float(patches.max())
     top = choose_top(absmax, [use], 16, 32)
     assert 127 < top < 32767
@@ -130,5 +130,5 @@ def test_quant_split_balances_bits_where_there_are_many_products() -> None:
 
 def test_quant_split_pool_sums_limit_top() -> None:
     """A mean over so many pixels that ±32767 each would overflow the psum."""
-    use = Use(np.random.default_rng(4).random((99, 7)), terms=70000)
+    use = MeasuredUse(np.random.default_rng(4).random((99, 7)), terms=70000)
     assert choose_top(1.0, [use], 16, 32) == 16383

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from typing import Any
 
 import fusion
 import pytest
 from click.testing import CliRunner
 
+from cnncc.driver.prove import claim_of_model
+from cnncc.proof.claim import Claim
 from cnncc.util.progress import silent
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -50,3 +55,23 @@ def test_fusion_prints_json() -> None:
         "with groups",
     ]
     assert all(case["dram_words"] >= case["activations"] > 0 for case in run["cases"])
+
+
+def test_programs_with_groups_are_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = CliRunner().invoke(fusion.main, ["--network", "mnist", "--glb", "128", "--prove"])
+    assert run.exit_code == 0, run.output
+    (bits,) = re.findall(
+        r"proven with groups, but for an error of at most 2\^-([\d.]+); no two engines race", run.stdout
+    )
+    assert float(bits) >= 50
+
+    def swapped(*given: Any) -> Claim:
+        """Two weights change places."""
+        claim = claim_of_model(*given)
+        (place, words), *others = claim.binary.weights
+        order = [1, 0, *range(2, words.size)]
+        return replace(claim, binary=replace(claim.binary, weights=[(place, words.flat[order]), *others]))
+
+    monkeypatch.setattr(fusion, "claim_of_model", swapped)
+    run = CliRunner().invoke(fusion.main, ["--network", "mnist", "--glb", "128", "--prove"])
+    assert run.exit_code == 1 and "mnist.onnx is not proven: " in run.stderr

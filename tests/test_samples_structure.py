@@ -14,7 +14,7 @@ from conv_grid_cases import Case
 from nest_cases import layer_of
 from structure import Shape, bound, shape_of, through_dram
 from test_dataflows import draw
-from test_mapper_search import Machine, array, mapping, points
+from test_mapper_search import Machine, array, mapping, nest, points
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._mapping_text import parse
@@ -93,7 +93,7 @@ def test_no_mapping_of_a_space_is_below_the_bound(number: int, tmp_path: Path) -
     """Of the mapper's space, drawn."""
     case, arch = SMALL[number]
     machine, counted = Machine(case, serial(arch), tmp_path), list[int]()
-    tried = [mapping(case, machine.arch, point) for point in points(case, machine.arch)]
+    tried = [mapping(nest(case, point), machine.arch) for point in points(case, machine.arch)]
     for i in np.random.default_rng(number).permutation(len(tried))[:100]:
         try:
             counted.append(machine.cycles(tried[int(i)]))

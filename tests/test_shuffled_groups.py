@@ -20,7 +20,7 @@ from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import StepsAttr, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
 from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.model.layer_shape import LayerShape, Sizes
 from cnncc.model.routes import Nest
 from cnncc.passes._programs.layer_records import AxisStep
@@ -84,7 +84,7 @@ def test_shuffled_groups_of_codes_are_those_of_onnxruntime(channels: int, tmp_pa
     np.savez(tmp_path / "x.npz", x=rng.integers(0, 256, (2 * N, channels, H, W)).astype(np.uint8))
     args = ["--arch", "spatial-8x8", "--input", tmp_path / "x.npz"]
     printed = done("verify", save(model, tmp_path / "net.onnx"), *args).stdout
-    assert f"{len(outputs)} output(s) equal onnxruntime's in every bit" in printed and "DIFFERS" not in printed
+    assert f"{plural(len(outputs), 'output')} as onnxruntime's in every bit" in printed and "DIFFERS" not in printed
 
 
 # -- by hand: loops that would cross a border are refused by the model and by the lowering -----------------------------

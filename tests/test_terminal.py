@@ -209,10 +209,17 @@ def test_long_times_are_said_in_minutes_and_hours() -> None:
     assert [progress.duration(seconds) for seconds in (3.4, 59.4, 150, 5400)] == ["3 s", "59 s", "2 min", "1.5 h"]
 
 
+WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join([str(SAMPLES.parent), str(Path(__file__).parent)])}
+SHORT = (  # a sample's accuracy is right under any mapping
+    "import runpy, sys; from searches import search_first; search_first(setattr); "
+    "del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
 def on_a_terminal(command: list[str]) -> str:
     """What a command says on stderr where that is a terminal."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, cwd=SAMPLES.parent)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, cwd=SAMPLES.parent, env=WITH_TESTS)
     os.close(theirs)
     text = b"".join(iter(lambda: _read(ours), b""))
     assert process.wait() == 0, text
@@ -229,7 +236,7 @@ def _read(file: int) -> bytes:
 PROGRAMS = {
     "run": ("-m", "cnncc", "run", "BINARY", "--input", "DATA"),
     "estimate": ("-m", "cnncc", "estimate", "NET", "--calibrate", "DATA", "--dataflow", "rs"),
-    "accuracy": (accuracy.__file__, "lenet"),
+    "accuracy": ("-c", SHORT, accuracy.__file__, "lenet"),
 }
 SAYS = {"run": "running, 0 %", "estimate": "onnx-fold-constants", "accuracy": "lenet"}
 
@@ -239,7 +246,7 @@ def test_progress_is_on_a_terminal_and_gone_at_the_end(name: str, folder: Path) 
     command = [sys.executable, *(str(folder / FILES[word]) if word in FILES else word for word in PROGRAMS[name])]
     text = on_a_terminal(command)
     assert f"\r\033[K{SAYS[name]}" in text and text.endswith("\r\033[K")
-    silent = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES.parent, check=True)
+    silent = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES.parent, env=WITH_TESTS, check=True)
     assert silent.stderr == ""
 
 
@@ -251,3 +258,11 @@ def test_progress_is_gone_before_an_error_is_said(folder: Path) -> None:
     os.close(theirs)
     text = b"".join(iter(lambda: _read(ours), b"")).decode()
     assert "onnx-fold-constants" in text and "\r\033[Kcnncc: there is no layer 'nosuch'" in text
+
+
+def test_opt_without_a_file_does_not_wait_for_the_keyboard() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cnncc", "opt"]
+    opt = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60)
+    os.close(ours)
+    assert (opt.returncode, opt.stderr) == (1, "cnncc: no input: give FILE.mlir or MODEL.onnx, or pipe IR in\n")

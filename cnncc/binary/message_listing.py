@@ -8,7 +8,7 @@ from itertools import accumulate
 from cnncc.binary.container import Binary
 from cnncc.binary.modules import layers
 from cnncc.binary.run import Machine, count_images, inputs_of, random_inputs
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.isa.codec import has_cores
 from cnncc.isa.table import Instruction
 from cnncc.machine.bus_messages import WITH_MESSAGES, Message, messages_at, messages_of
@@ -47,11 +47,13 @@ def _summary(inst: Instruction, binary: Binary) -> Iterator[str]:
     messages = messages_of(inst, binary.arch)
     groups = len({(message.rows, message.cols) for message in messages})
     sizes = [message.head.number("input_words") for message in messages[: len(messages) // groups]]
-    pes = f"{len(messages[0].rows) * len(messages[0].cols)} PEs" if groups == 1 else f"each of {groups} groups of PEs"
+    one = plural(len(messages[0].rows) * len(messages[0].cols), "PE")
+    pes = one if groups == 1 else f"each of {groups} groups of PEs"
     positions = len({message.position for message in messages})
     pes += f" at {positions} positions" if positions < groups else ""
-    plural = f"{len(sizes)} messages" if len(sizes) > 1 else "a message"
-    yield f"{plural} of {_sizes(sizes)} words to {pes}: {_head(messages[0].head)}"
+    several = f"{len(sizes)} messages of {_sizes(sizes)} words"
+    what = several if len(sizes) > 1 else f"a message of {plural(sizes[0], 'word')}"
+    yield f"{what} to {pes}: {_head(messages[0].head)}"
 
 
 def _sizes(sizes: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from cnncc.binary.container import DRAM_LIMIT_WORDS, Binary
 from cnncc.binary.core_names import deadlock_by_names
 from cnncc.dialects.array import Tensor
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.frontend.segments import RunModel, interface, run_on_host
 from cnncc.isa.codec import has_cores
 from cnncc.machine.cores.core_races import core_races
@@ -102,7 +102,7 @@ class Machine:
         Raises: Trap, for a fault of the program.
         """
         if has_cores(self.binary.instructions):
-            progress(f"running {self.images} image(s) on several cores")
+            progress(f"running {plural(self.images, 'image')} on several cores")
             with deadlock_by_names(self.binary):
                 run_together(self.cores())
             return
@@ -226,5 +226,5 @@ def random_inputs(binary: Binary, seed: int = 0, images: int = 1) -> dict[str, A
 def first_images(binary: Binary, inputs: Mapping[str, Array], images: int) -> dict[str, Array]:
     """The first images of inputs. Raises Refusal for fewer."""
     if (there := count_images(binary, inputs)) < images:
-        raise Refusal(f"the inputs hold {there} image(s), not {images}")
+        raise Refusal(f"the inputs hold {plural(there, 'image')}, not {images}")
     return {tensor.name: inputs[tensor.name][: images * tensor.shape[0]] for tensor in inputs_of(binary)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from cnncc.cli.options import FILE, compile_options, output_option, parallel_options, print_remarks, write_text
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
 
@@ -121,11 +121,12 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
         lines.append(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
     if (schedule := settings.schedule) is not None:
         given = read_schedule(schedule)
-        groups = f", {len(given.groups)} group(s)" if settings.groups == schedule else ""
-        said = f"{len(given.cores)} core(s)" if given.cores else f"{len(given.entries)} layer(s) mapped{groups}"
+        groups = f", {plural(len(given.groups), 'group')}" if settings.groups == schedule else ""
+        layers = f"{plural(len(given.entries), 'layer')} mapped{groups}"
+        said = plural(len(given.cores), "core") if given.cores else layers
         lines.append(f"  schedule {said} as {schedule} says")
     if (file := settings.groups) not in (AUTO, NONE, schedule):
-        lines.append(f"  groups   {len(read_schedule(file).groups)} group(s) as {file} says")
+        lines.append(f"  groups   {plural(len(read_schedule(file).groups), 'group')} as {file} says")
     if share.cores is not None:
         lines += cores_text(share.cores, binary.arch)
     if share.blocks:

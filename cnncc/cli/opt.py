@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
+
 import click
 
 
@@ -23,4 +25,4 @@ def command(args: tuple[str, ...]) -> None:
         return
     from cnncc.driver.opt_main import run_opt
 
-    run_opt(args)
+    run_opt(args, cleandoc(command.help or "").replace("\b\n", ""))

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cnncc.cli.options import FILE, output_option
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import NAME, Column, fitted, table
 
@@ -73,7 +73,7 @@ def command(
         click.echo(f"cnncc: no --input: ran {what} of seeded random numbers", err=True)
     batch = max((tensor.shape[0] for tensor in inputs_of(loaded) if tensor.shape), default=1)
     array = f"{loaded.arch.name} ({loaded.arch.rows} x {loaded.arch.cols} PEs)"
-    click.echo(f"{binary.name}: {images * batch} image(s) through {array}")
+    click.echo(f"{binary.name}: {plural(images * batch, 'image')} through {array}")
     if "cores" in counters:
         click.echo(fitted(cores_text(counters, loaded.arch.clock_mhz)))
     else:
@@ -116,7 +116,7 @@ def cores_text(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:
     yield from table(columns, rows)
     frames, total = counters["frames"], counters["cycles"]["total"]
     count, first, period = frames["count"], frames["first"], frames["period"]
-    yield f"  {count} frame(s) in {total:,} cycles" + (f", the first one done after {first:,}" if first else "")
+    yield f"  {plural(count, 'frame')} in {total:,} cycles" + (f", the first one done after {first:,}" if first else "")
     if period is None:
         if count > 1:
             yield "  no steady state within these frames: more --frames may show one"

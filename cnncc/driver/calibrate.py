@@ -23,7 +23,7 @@ from cnncc.passes._onnx.integer_lowering import scale_of
 from cnncc.passes._onnx.layers import ConvLayer, PoolLayer, is_tensor_of
 from cnncc.passes._onnx.placement import Placement, place_nodes
 from cnncc.passes._onnx.scale_groups import saturates_at_reader
-from cnncc.quant.split import Doubles, Use, choose_top
+from cnncc.quant.split import Doubles, MeasuredUse, choose_top
 from cnncc.weights import Array, WeightStore
 
 SAMPLE_LIMIT = 100  # samples that are run, of any number given
@@ -60,7 +60,7 @@ def calibrate(
             Evaluator(module, store, returned(module)).run(feeds[0])
         useless = data is not None and placement.layers
         return ["the calibration data has no effect: the model is quantised already"] if useless else []
-    seen = _Observed(placement, store, rng, max(1, POSITION_LIMIT // len(feeds)))
+    seen = _Observed(placement, rng, max(1, POSITION_LIMIT // len(feeds)))
     session = Evaluator(module, store, seen.observed)
     for feed in feeds:
         seen.record(session.run(feed))
@@ -175,7 +175,7 @@ def _rows(layer: ConvLayer, channels: Ints) -> Doubles:
 class _Observed:
     """The least and greatest of every float value, and patches of each layer's inputs."""
 
-    def __init__(self, placement: Placement, store: WeightStore, rng: np.random.Generator, positions: int) -> None:
+    def __init__(self, placement: Placement, rng: np.random.Generator, positions: int) -> None:
         self.placement = placement
         self.rng = rng
         self.positions = positions
@@ -219,21 +219,21 @@ class _Observed:
         n, h, w = np.unravel_index(chosen, view.shape[:3])
         return view[n, h, w].reshape(len(chosen), -1).astype(np.float64)
 
-    def use(self, node: NodeOp, value: SSAValue) -> Use:
+    def use(self, node: NodeOp, value: SSAValue) -> MeasuredUse:
         """The samples of `node`'s operand `value`, as `choose_top` measures them."""
         patches = np.concatenate(self.patches[node, value])
         match self.placement.layers[node]:
             case ConvLayer() as layer:
                 channels = np.arange(0, len(layer.bias), -(-len(layer.bias) // CHANNEL_LIMIT))
-                return Use(patches, _rows(layer, channels), layer.bias[channels].astype(np.float64))
+                return MeasuredUse(patches, _rows(layer, channels), layer.bias[channels].astype(np.float64))
             case PoolLayer() as layer:
-                return Use(patches, terms=layer.window.kernel[0] * layer.window.kernel[1])
+                return MeasuredUse(patches, terms=layer.window.kernel[0] * layer.window.kernel[1])
             case _:
-                return Use(patches)
+                return MeasuredUse(patches)
 
     def ranges(self, operand_bits: int, psum_bits: int) -> dict[SSAValue, Range]:
         """The ranges of all values; values that share integers have one top."""
-        uses: dict[SSAValue, list[Use]] = {value: [] for value in self.values}
+        uses: dict[SSAValue, list[MeasuredUse]] = {value: [] for value in self.values}
         for node, value in self.patches:
             uses[self.placement.root(value)].append(self.use(node, value))
         of_root: dict[SSAValue, Range] = {}

@@ -38,7 +38,7 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.driver.program_parts import PartsObserver, cores_plan_of
 from cnncc.driver.sources import CompileOptions, groups_setting
-from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
+from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line, plural
 from cnncc.frontend.export_onnx import input_names, main_function
 from cnncc.frontend.import_onnx import read_onnx
 from cnncc.numerics import integer_range
@@ -139,7 +139,7 @@ class _Checker:
                 compilation.step(step)
             except Refusal as refusal:
                 self.refusals.add(refusal)
-                if not self.set_aside(step, whole, refusal):
+                if not self.set_aside(step, whole):
                     what = f"the steps from {step.name} on could not be looked at"
                     self.findings.append(Finding(what, "note", "network"))
                     return
@@ -186,7 +186,7 @@ class _Checker:
             case _:
                 pass
 
-    def set_aside(self, step: Step, whole: ModuleOp, refusal: Refusal) -> bool:
+    def set_aside(self, step: Step, whole: ModuleOp) -> bool:
         """Put the module into a form from which the rest can be looked at; False where there is none."""
         assert self.compilation is not None
         if step.name == GROUP:
@@ -238,7 +238,7 @@ def as_text(findings: Sequence[Finding], model: Path) -> list[str]:
     numbers = count(findings)
     verdict = "does not compile" if numbers["blocking"] else "compiles"
     costly, notes = numbers["costly"], numbers["note"]
-    return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {notes} note(s)"]
+    return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {plural(notes, 'note')}"]
 
 
 def findings_table(findings: Sequence[Finding]) -> list[str]:

@@ -23,7 +23,7 @@ from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, Q
 from cnncc.dialects.nest import DIMS, LayerOp, Mapping, mapping_of
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
-from cnncc.errors import Finding
+from cnncc.errors import Finding, plural
 from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.node_macs import module_macs, node_macs
 from cnncc.model.layer_shape import LayerShape
@@ -173,7 +173,7 @@ def macs_on_array(module: ModuleOp) -> list[Finding]:
     total = _width(module, "cnn.macs_total")
     layers = sum(isinstance(op, ConvOp | PoolOp | AddOp) for op in module.walk())
     share = 100.0 * macs / total if total else 100.0
-    what = f"{layers:,} layers; {macs:,} of {total:,} MACs are on the array"
+    what = f"{plural(layers, 'layer')}; {macs:,} of {total:,} MACs are on the array"
     return [Finding(what, "note", "network", "% of MACs", share)]
 
 

@@ -33,13 +33,13 @@ from cnncc.universe import PASSES, known_dialects
 from cnncc.util.files import check_writable, unfinished
 
 
-def run_opt(args: Sequence[str]) -> None:
-    """Run the tool with command line `args`.
+def run_opt(args: Sequence[str], about: str = "") -> None:
+    """Run the tool with command line `args`. about: what its help begins with.
 
     Raises: Refusal, for the user's errors; SystemExit(2) from argparse, for wrong usage.
     """
     with user_errors():
-        OptMain(args=args).run()
+        OptMain(args, about).run()
 
 
 class OptMain(xDSLOptMain):
@@ -47,6 +47,10 @@ class OptMain(xDSLOptMain):
 
     ctx: CompilerContext
     parts: dict[Path, Path]  # output files, and where they are written first
+
+    def __init__(self, args: Sequence[str], about: str) -> None:
+        self.about = about
+        super().__init__(args=args)
 
     def register_all_dialects(self) -> None:
         """Register all dialects."""
@@ -82,10 +86,17 @@ class OptMain(xDSLOptMain):
         self.available_frontends |= {"mlir": parse_with_weights, "onnx": parse_onnx}
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
-        """Name the tool, and add the option of ONNX files."""
+        """Add the option of ONNX files. The help says how the tool is used, and leaves lists of names to others."""
         arg_parser.prog = "cnncc opt"
+        arg_parser.usage = "cnncc opt [FILE.mlir | MODEL.onnx] [-p PASSES] [-o OUT.mlir] [OPTION]..."
+        arg_parser.description, arg_parser.formatter_class = self.about, argparse.RawDescriptionHelpFormatter
         super().register_all_arguments(arg_parser)
-        arg_parser.add_argument("--batch", type=int, help="size of symbolic leading dims of an ONNX model's inputs")
+        own = arg_parser.add_argument_group("options that most uses need", conflict_handler="resolve")
+        passes = "passes with commas between, each with its options: 'nest-tile{dim=h size=4},nest-normalise'"
+        own.add_argument("-p", "--passes", default="", metavar="PASSES", help=passes)
+        own.add_argument("-o", "--output-file", metavar="OUT.mlir", help="weights go to OUT.npz; default: the terminal")
+        own.add_argument("-t", "--target", default="mlir", help="form of the output; `xdsl-opt --help` has a list")
+        own.add_argument("--batch", type=int, metavar="N", help="size of a symbolic batch dimension of MODEL.onnx")
 
     def setup_pipeline(self) -> None:
         """Parse the pass list, which may go over several lines. Raises Refusal for an unknown pass or option."""
@@ -115,6 +126,8 @@ class OptMain(xDSLOptMain):
             self.args.input_file = str(file)
             if file.suffix == ".mlir":
                 ir_bytes(file)  # xDSL reads a file of any size
+        elif sys.stdin.isatty():
+            raise Refusal("no input: give FILE.mlir or MODEL.onnx, or pipe IR in")
         try:
             return super().prepare_input()
         except ValueError as error:

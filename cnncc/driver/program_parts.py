@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
-from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
+from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.dialects.nest import (
     CoresOp,
     GroupOp,
@@ -25,7 +25,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Step
 from cnncc.model.cores_counts import all_counts
-from cnncc.model.cores_plan import ChannelPlan, CoresPlan
+from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
@@ -49,22 +49,12 @@ def group_plan_of(op: GroupOp) -> GroupPlan:
 
 def cores_plan_of(op: CoresOp) -> CoresPlan:
     """The plan of layers side by side for the cost model."""
-    groups = op.groups()
-    regions = tuple(group.place.data for group in groups if group.place)
-    plans, links = tuple(map(group_plan_of, groups)), links_of(op)
-    read = [tuple(reader for channel in link.channels for reader in channel.readers) for link in links]
-    channels = tuple(
-        ChannelPlan(channel.label, channel.keeps, number, channel.writer)
-        for number, link in enumerate(links)
-        for channel in link.channels
-    )
-    return CoresPlan(
+    return cores_plan(
         op.label.data,
         op.lag.value.data,
-        plans,
-        regions,
-        (tuple(image_readers(op)), *read),
-        channels,
+        [(group_plan_of(group), group.place.data) for group in op.groups() if group.place],
+        image_readers(op),
+        links_of(op),
         _words(op.image),
         _words(op.outputs[0]),
         image_shape(op.image.type)[2],
@@ -96,10 +86,8 @@ class _Network:
 
     def parts(self) -> Iterator[Part]:
         """All parts, in program order."""
-        quants = [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in self.func.arg_attrs or ()]
-        given = [
-            (arg, quant.data) for arg, quant in zip(self.func.args, quants, strict=True) if isinstance(quant, QuantAttr)
-        ]
+        quants = quants_of(self.func.arg_attrs, len(self.func.args))
+        given = [(arg, quant) for arg, quant in zip(self.func.args, quants, strict=True) if quant is not None]
         yield from self._arrive("inputs", given)
         for op in self.func.body.block.ops:
             match op:

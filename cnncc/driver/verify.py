@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cnncc.driver.accuracy import Accuracy, LayerAccuracy, References, accuracy, greatest_drop, run_floats
 from cnncc.driver.layer_noise import LIMIT, LayerNoise, layer_noise
 from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
-from cnncc.errors import Refusal, one_line
+from cnncc.errors import Refusal, one_line, plural
 from cnncc.frontend.export_onnx import output_names, returned
 from cnncc.passes._onnx.placement import place_nodes
 from cnncc.util.terminal import NAME, TEXT, Column, table
@@ -142,7 +142,7 @@ class Verifier:
                 difference = compare_floats(self._floats, got, tolerance, self._steps(module))
             if step.name == FOLD_QDQ:
                 self._floats = got  # later steps must equal the model after this step, on integers
-            return difference, f"{len(self._floats)} output(s) within {tolerance:.0e}"
+            return difference, f"{plural(len(self._floats), 'output')} within {tolerance:.0e}"
         return self._check_integers(step, module)
 
     def _run_floats(self, module: ModuleOp) -> Values:
@@ -169,7 +169,8 @@ class Verifier:
         common = [name for name in self._integers if name in values]
         difference = compare_integers(self._integers, values, self._where)
         self._integers = {**self._integers, **values}
-        return difference, f"{len(common)} value(s), {sum(values[n].size for n in common):,} integers"
+        integers = sum(values[name].size for name in common)
+        return difference, f"{plural(len(common), 'value')}, {plural(integers, 'integer')}"
 
     def _where(self, name: str, wrong: Mask) -> str:
         """The PE that computed the first wrong result, once there are programs."""
@@ -194,7 +195,7 @@ class Verifier:
         real = dequantise_outputs(module, outputs)
         self._integers = _keyed(outputs, trace)
         if self._is_exact:
-            return compare_integers(self._floats, real), f"{len(real)} output(s) equal onnxruntime's in every bit"
+            return compare_integers(self._floats, real), f"{plural(len(real), 'output')} as onnxruntime's in every bit"
         self.accuracy = [accuracy(name, self._floats[name], real[name]) for name in self._floats]
         return "", "quantised: " + ", ".join(f"{a.output} {a.sqnr_db:.1f} dB" for a in self.accuracy)
 

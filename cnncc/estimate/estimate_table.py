@@ -57,7 +57,7 @@ def _grouped(plan: GroupPlan, limit: Mapping[str, Any]) -> dict[str, Any]:
 
 def _member(own: GroupLayer, layer: LayerPlan | None) -> dict[str, Any]:
     """A layer or a load of a group: rows of its stripes, of the first one and of its ring; delay in stripes."""
-    in_group = {"rows": own.rows, "first": own.head, "delay": own.delay, "keeps": own.keeps, "kind": own.kind}
+    in_group = {"rows": own.rows, "first": own.stripes.head, "delay": own.delay, "keeps": own.keeps, "kind": own.kind}
     if layer is None:
         return in_group
     shape, mapping = layer.shape, layer.mapping

@@ -11,6 +11,7 @@ from cnncc.dialects._groups import LOAD
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.dialects.nest import is_of_strip, split_strip, strip_count
 from cnncc.driver.group_text import gain, nearest
+from cnncc.errors import plural
 from cnncc.estimate.explain import busy_and_limit
 from cnncc.estimate.mapped_program import Program
 from cnncc.mapper.cached_search import searched
@@ -63,7 +64,7 @@ def _stripe(group: GroupPlan, plan: LayerPlan, arch: Arch) -> dict[str, int] | N
     """Cycles of a full stripe of a layer by itself, operands in the GLB, and the fewest of any mapping of it."""
     own = next(own for own, layer in group.plans if layer is plan)
     shape = stripe_shape(plan.shape, own.rows)
-    once = [replace(stage, depth=0) for stage in plan.mapping.stages_in("glb").values() if not stage.depth]
+    once = [replace(stage, depth=0) for stage in plan.mapping.glb_stages.values() if not stage.depth]
     held = [replace(stage, depth=stage.depth - own.depth) for stage in plan.mapping.stages if stage.memory == "rf"]
     alone = LayerPlan(
         plan.label, shape, Nest(plan.mapping.loops[own.depth :], (*once, *held)), plan.residual, PREFETCHED
@@ -88,10 +89,11 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
         )
     one = "strip" if strip_count(label) > 1 else "image"
     loads = sum(each["kind"] == LOAD for each in members.values())
-    of = f"{len(members) - loads} layers{' and a load' if loads else ''}"
-    yield f"{label}  group of {of}, {steps:,} steps in {bodies} hardware loops for each {one}"
+    of = f"{plural(len(members) - loads, 'layer')}{' and a load' if loads else ''}"
+    yield f"{label}  group of {of}, {plural(steps, 'step')} in {plural(bodies, 'hardware loop')} for each {one}"
+    words = explanation["rings"]
     for name, each in members.items():
-        ring = f", ring of {each['keeps']} rows: {explanation['rings'][name]:,} words" if each["keeps"] else ""
+        ring = f", ring of {plural(each['keeps'], 'row')}: {words[name]:,} words" if each["keeps"] else ""
         first = f", the first has {each['first']}" if each["first"] != each["rows"] else ""
         yield f"  {name}: {each['kind']}, {stripes_of(each['rows'])}{first}, delay {each['delay']}{ring}"
         if "mapping" in each:

@@ -106,7 +106,7 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     return Program(source.name, array, parts, network, report), compilation
 
 
-def on_one_core(source: Path, options: CompileOptions, progress: Progress = silent) -> Program | Refusal | None:
+def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Program | Refusal | None:
     """The program of an ONNX file with layers one after the other, or why there is none.
 
     A schedule with cores has nothing else (`read_schedule`), so it is left out. IR gives None: its layers may be on

@@ -37,7 +37,7 @@ USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerReuse:
     """A layer with what is known of it.
 
     - residencies: by memory (rf, glb) and operand; none of an elementwise layer
@@ -87,16 +87,16 @@ class Row:
         }
 
 
-def row_of(op: LayerOp, arch: Arch) -> Row:
+def row_of(op: LayerOp, arch: Arch) -> LayerReuse:
     """What is known of a layer that is mapped."""
     shape, mapping = layer_shape(op), mapping_of(op)
     first = op.first.value.data if op.first else 0
     words = operand_traffic(shape, mapping, arch, "residual" in operands(op), first)
     label, kind, takes = label_of(op), op.kind.data, energy(words.counters(), arch.energy)
     if kind == "copy":
-        return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
+        return LayerReuse(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
     by_memory = {memory: residencies(shape, mapping, memory) for memory in ("rf", "glb")}
-    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), by_memory, takes, _group(op))
+    return LayerReuse(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), by_memory, takes, _group(op))
 
 
 def _group(op: LayerOp) -> str:
@@ -113,7 +113,7 @@ def _group(op: LayerOp) -> str:
 
 def analyse(
     source: Path, options: CompileOptions, progress: Progress = silent
-) -> tuple[Compilation, list[Row], GroupReport | None]:
+) -> tuple[Compilation, list[LayerReuse], GroupReport | None]:
     """All layers of an ONNX file, or of IR that was dumped before nest-to-array, and what is known of chosen groups.
 
     Raises Refusal as `compile` does.
@@ -128,7 +128,7 @@ def analyse(
     return compilation, [row_of(op, compilation.settings.arch) for op in mapped], report
 
 
-def as_json(rows: Sequence[Row], source: Path, arch: Arch, report: GroupReport | None) -> dict[str, Any]:
+def as_json(rows: Sequence[LayerReuse], source: Path, arch: Arch, report: GroupReport | None) -> dict[str, Any]:
     """The whole answer."""
     layers = {row.label: row.as_json for row in rows}
     return {
@@ -139,7 +139,7 @@ def as_json(rows: Sequence[Row], source: Path, arch: Arch, report: GroupReport |
     }
 
 
-def as_text(rows: Sequence[Row], report: GroupReport | None) -> Iterator[str]:
+def as_text(rows: Sequence[LayerReuse], report: GroupReport | None) -> Iterator[str]:
     """A table for each layer, then what is known of groups."""
     for row in rows:
         sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
@@ -150,7 +150,7 @@ def as_text(rows: Sequence[Row], report: GroupReport | None) -> Iterator[str]:
     yield from group_text.as_text(report) if report else []
 
 
-def _table(row: Row) -> Iterator[str]:
+def _table(row: LayerReuse) -> Iterator[str]:
     used = [place for place in PLACES if row.traffic.of(place)]
     heads = [HEADS[PLACES.index(place)] for place in used]
     per_word = row.macs_per_word()

@@ -69,9 +69,7 @@ class CoreRun:
 Pick = Callable[[Sequence[CoreRun]], CoreRun]
 
 
-def run_cores(
-    cores: Sequence[A.CoreOp], first: ArrayState, host: RunWhole, done: LayerDone, pick: Pick | None = None
-) -> None:
+def run_cores(cores: Sequence[A.CoreOp], first: ArrayState, host: RunWhole, done: LayerDone, pick: Pick | None) -> None:
     """Run all cores to their ends. first: the memories. pick: chooses among the cores that can go on; else the first.
 
     Raises: Refusal, also for a deadlock, which names each core that waits.

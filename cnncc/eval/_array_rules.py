@@ -20,7 +20,7 @@ from cnncc.eval._places import (
     Coordinates,
     LoopIndices,
     Mask,
-    Part,
+    TensorPart,
     Words,
     addresses,
     last_columns,
@@ -49,7 +49,7 @@ class ArrayState:
     tensors: Mapping[str, A.Tensor]
     frames: int = 0
     beside: ArrayState | None = None
-    words: dict[str, Words | Part] = field(default_factory=dict[str, Words | Part])
+    words: dict[str, Words | TensorPart] = field(default_factory=dict[str, Words | TensorPart])
     reals: dict[str, Array] = field(default_factory=dict[str, Array])
     views: dict[str, A.View] = field(default_factory=dict[str, A.View])
     semaphores: list[int] = field(default_factory=lambda: [0] * 16)
@@ -88,11 +88,11 @@ class ArrayState:
             if tensor.role == "weight":
                 self._fill(tensor, self._global(tensor.name).reshape(1, -1))
 
-    def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | Part:
+    def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | TensorPart:
         offset, size, outer = 0, int(addresses(tensor)[-1]) + 1, tensor
         while outer.part_of:
             offset, outer = offset + outer.offset, self.tensor(outer.part_of)
-        return Part(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]
+        return TensorPart(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]
 
     def _in_records(self, tensor: A.Tensor) -> A.Tensor:
         """A tensor with its words in the records of all frames, if it lies there."""
@@ -143,7 +143,7 @@ class ArrayState:
             raise Refusal(f"there is no tensor {name}")
         return self.tensors[name]
 
-    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words | Part]:
+    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words | TensorPart]:
         if name not in self.views:
             raise Refusal(f"there is no view {name} before it; there are {', '.join(self.views) or 'none'}")
         view = self.views[name]
@@ -241,7 +241,7 @@ class ArrayState:
         """Copy rectangles between DRAM and GLB, but for what lies outside the bounds in DRAM."""
         if min(dma.count, dma.rows, dma.words) < 1:
             raise Refusal(f"{dma.count} blocks of {dma.rows} rows of {dma.words} words are no transfer")
-        sides: dict[str, tuple[Words | Part, Ints, Mask | None]] = {}
+        sides: dict[str, tuple[Words | TensorPart, Ints, Mask | None]] = {}
         for memory, name, offset, step in (
             ("dram", dma.dram, dma.dram_offset, dma.dram_step),
             ("glb", dma.glb, dma.glb_offset, dma.glb_step),
@@ -275,9 +275,8 @@ class ArrayState:
         pes = rectangle(load.place, self.arch.rows, self.arch.cols)
         view, words = self._view(load.view)
         address, inside = position(load.place, load.start, load.pattern).address(view, self.loops)
-        pe_mask = np.ones(address.shape[:2], np.bool_)
-        if load.edge:
-            pe_mask[:, ~last_columns(load.place)] = False
+        pe_mask = np.broadcast_to(last_columns(load.place), address.shape[:2]) if load.edge else None
+        if pe_mask is not None:
             reads = pe_mask.reshape(*pe_mask.shape, *[1] * len(load.pattern))
             inside = np.broadcast_to(reads, address.shape) if inside is None else inside & reads
         if inside is None:
@@ -285,13 +284,13 @@ class ArrayState:
         else:
             values = np.full((self.images, *address.shape), view.fill, np.int64)
             values[:, inside] = words.read(address[inside])
-        values = (values - view.zero).reshape(*values.shape[:3], -1)
+        values = (values - view.zero if view.zero else values).reshape(*values.shape[:3], -1)
         last = load.slot + values.shape[-1] - 1
         inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
         if load.slot < 0 or last >= inside_half:
             raise Refusal(f"{load.kind} slots {load.slot}..{last} are not in a half of {inside_half}")
-        check_width(values[:, pe_mask] if load.edge else values, self.arch.operand_bits + 1)
-        if load.edge:
+        check_width(values if pe_mask is None else values[:, pe_mask], self.arch.operand_bits + 1)
+        if pe_mask is not None:
             half.put(pes, np.arange(load.slot, last + 1, dtype=np.int64), values[:, pe_mask], pe_mask)
         else:
             half.fill(pes, load.slot, values)
@@ -340,11 +339,12 @@ class ArrayState:
             raise Refusal(f"n2n slots {first}..{last} are not in a half of {self.ifmap.slots}")
         check_arrival(mac)
         east = (pes[0], slice(pes[1].start + 1, pes[1].stop))
-        for k in range(mac.data_reuse):
-            if not half.full[east][takes[:, :-1], k].all():
-                raise Refusal(f"ifmap slot {k} of an east neighbour is empty")
-            words = half.words[(slice(None), *east)][:, takes[:, :-1], k]
-            half.put(pes, np.array([first + k]), words[..., None], takes)
+        for k in range(0, mac.data_reuse, max(first, 1)):  # what the neighbour received is `first` slots further on
+            some = slice(k, min(k + max(first, 1), mac.data_reuse))
+            if not (full := half.full[east][takes[:, :-1], some].all(axis=0)).all():
+                raise Refusal(f"ifmap slot {k + int(full.argmin())} of an east neighbour is empty")
+            words = half.words[(slice(None), *east)][:, takes[:, :-1], some]
+            half.put(pes, np.arange(first + some.start, first + some.stop), words, takes)
 
     def _clear(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         half = self.psum.open()

@@ -47,7 +47,7 @@ class Ring:
         return self.words[:, :, [row % self.keeps for row in range(low, end)]]
 
 
-class Whole:
+class WholeValue:
     """A value that lies outside of rings, as a whole: int64[batch, image, channel, row, column]."""
 
     def __init__(self, words: Ints) -> None:
@@ -88,7 +88,7 @@ class FrameRing:
             raise Refusal(f"image {image}, of which row y is row {image * self.height} + y: {refusal}") from refusal
 
 
-Source = Ring | FrameRing | Whole | _Columns
+Source = Ring | FrameRing | WholeValue | _Columns
 Sources = Mapping[SSAValue, Source]
 
 
@@ -185,11 +185,11 @@ class _Loaded:
     """Rows that come from DRAM, stripe by stripe: those that a layer reads."""
 
     def __init__(self, load: LoadOp, plan: GroupLayer, ring: Ring) -> None:
-        self.load, self.plan, self.ring, self.delay, self.count = load, plan, ring, plan.delay, plan.stripes
+        self.load, self.plan, self.ring, self.delay, self.count = load, plan, ring, plan.delay, plan.stripes.count
 
     def step(self, image: int, number: int, sources: Sources) -> None:
         """Bring the rows of a stripe of an image."""
-        first, count = self.plan.start(number), self.plan.stripe_rows(number)
+        first, count = self.plan.stripes.start(number), self.plan.stripes.rows_of(number)
         self.ring.write(image, first, sources[self.load.value].read(image, first, first + count))
 
 
@@ -226,7 +226,8 @@ class GroupRun:
         images = group.layers()[0].sizes.data.n
         batches = len(next(iter(given.values()))) // images
         outside = {
-            value: Whole(array.reshape(batches, images, *image_shape(value.type)[1:])) for value, array in given.items()
+            value: WholeValue(array.reshape(batches, images, *image_shape(value.type)[1:]))
+            for value, array in given.items()
         }
         run = cls(group, symbols, outside, batches, images)
         for section in run.sections():

@@ -73,7 +73,7 @@ class Words:
 
 
 @dataclass
-class Part:
+class TensorPart:
     """A tensor that is part of another: `size` words of `whole` from word `offset` on."""
 
     whole: Words

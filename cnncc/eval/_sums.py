@@ -7,7 +7,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
-from cnncc.eval._places import Part, Words
+from cnncc.eval._places import TensorPart, Words
 from cnncc.numerics import Ints, integer_range
 
 
@@ -37,7 +37,7 @@ def south_rows(place: A.Place) -> A.Place:
     )  # fmt: skip
 
 
-def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool, bool], arch: Arch) -> Ints:
+def accumulated(words: Words | TensorPart, address: Ints, sums: Ints, ends: tuple[bool, bool], arch: Arch) -> Ints:
     """The sums plus the partial sums of a tensor at `address`; the total is kept there.
 
     address: in partial sums, not words. ends: (fresh, final). Fresh sums read nothing there, final ones keep nothing.
@@ -55,7 +55,7 @@ def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool
     return sums
 
 
-def _read(words: Words | Part, address: Ints, arch: Arch) -> Ints:
+def _read(words: Words | TensorPart, address: Ints, arch: Arch) -> Ints:
     """The partial sums from their words, the least significant one first; the last one has the sign (MEM-1)."""
     total, bits, last = np.zeros((), np.int64), arch.operand_bits, arch.words_per_sum - 1
     for part in range(last + 1):
@@ -64,7 +64,7 @@ def _read(words: Words | Part, address: Ints, arch: Arch) -> Ints:
     return total
 
 
-def _keep(words: Words | Part, address: Ints, sums: Ints, arch: Arch) -> None:
+def _keep(words: Words | TensorPart, address: Ints, sums: Ints, arch: Arch) -> None:
     bits = arch.operand_bits
     for part in range(arch.words_per_sum):
         word = (sums >> bits * part) % (1 << bits)

@@ -16,7 +16,7 @@ from xdsl.ir import Operation
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import GlobalOp, arrays_of
 from cnncc.errors import Refusal
 from cnncc.eval._array_cores import Pick, run_cores
 from cnncc.eval._array_rules import ArrayState, named
@@ -54,7 +54,7 @@ def evaluate(
     """
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
     given = [tensor for tensor in tensors.values() if tensor.role == "input"]
-    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    globals_ = arrays_of(module, store)
     images, cores = _images(inputs, given), A.cores_of(module)
     over_frames = any(isinstance(op, A.RepeatOp) and op.record.data.frames for core in cores for op in core.walk())
     sizes = (1, images) if over_frames else (images, 0)

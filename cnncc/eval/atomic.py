@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.eval._array_rules import ArrayState, addresses, multiplies, named
 from cnncc.eval._places import Words, last_columns, position, rectangle, slots
@@ -92,7 +92,7 @@ def atomic_schedule(
     if not (0 <= pe[0] < arch.rows and 0 <= pe[1] < arch.cols):
         raise Refusal(f"there is no PE {pe[0]},{pe[1]}: {arch.name} has {arch.rows} x {arch.cols}, counted from 0")
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
-    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    globals_ = arrays_of(module, store)
     tracer = _Tracer(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
     tracer.start(layers[label], pe, wanted)
     try:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -26,17 +26,17 @@ from cnncc.dialects.cnn import (
     HostOp,
     PoolOp,
     Quant,
-    QuantAttr,
     RequantOp,
     ReshapeOp,
     ShuffleOp,
     Steps,
     Window,
     element_bits,
+    quants_of,
     shape,
     value_key,
 )
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import input_names, main_function, output_names
 from cnncc.frontend.segments import RunModel, run_on_host
@@ -103,8 +103,7 @@ def shuffle_channels(x: npt.NDArray[Integer], groups: int) -> npt.NDArray[Intege
 
 class _Run:
     def __init__(self, module: ModuleOp, store: WeightStore, host: RunModel) -> None:
-        globals_ = [op for op in module.ops if isinstance(op, GlobalOp)]
-        self.symbols = {op.sym_name.data: constant_array(op, store) for op in globals_}
+        self.symbols = arrays_of(module, store)
         self.store = store
         self.host = host
         bits = module.attributes.get("cnn.psum_bits")
@@ -288,18 +287,13 @@ def _checked_input(array: Array, value: SSAValue) -> Array:
     return array.astype(np.int64)
 
 
-def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
-    quants = [entry.data.get("cnn.quant") for entry in attrs] if attrs else [None] * count
-    return [attr.data if isinstance(attr, QuantAttr) else None for attr in quants]
-
-
 def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array]:
     """Real `inputs` by name as the integers of `@main`'s arguments, in order. Raises Refusal for a missing one."""
     func = main_function(module)
     names, args = input_names(module), func.body.block.args
     if missing := [name for name in names if name not in inputs]:
         raise Refusal(f"input '{missing[0]}' is missing: there are {', '.join(inputs) or 'none'}")
-    quants = _quants(func.arg_attrs, len(names))
+    quants = quants_of(func.arg_attrs, len(names))
     return [
         _integers(inputs[name], quant or Quant(0.0), arg.type)
         for name, quant, arg in zip(names, quants, args, strict=True)
@@ -308,6 +302,6 @@ def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array
 
 def dequantise_outputs(module: ModuleOp, outputs: Sequence[Array]) -> dict[str, Array]:
     """The integer `outputs` of `@main` as real numbers, by name."""
-    quants = _quants(main_function(module).res_attrs, len(outputs))
+    quants = quants_of(main_function(module).res_attrs, len(outputs))
     reals = [_real(output, quant or Quant(0.0)) for output, quant in zip(outputs, quants, strict=True)]
     return dict(zip(output_names(module), reals, strict=True))

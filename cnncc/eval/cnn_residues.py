@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
@@ -24,13 +24,13 @@ from cnncc.dialects.cnn import (
     ConvOp,
     HostOp,
     PoolOp,
-    QuantAttr,
     ReshapeOp,
     Steps,
+    quants_of,
     shape,
     value_key,
 )
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import convolution, pool_values, shuffle_channels
@@ -109,20 +109,15 @@ def _joined(frames: Sequence[Polynomials | None]) -> Polynomials | None:
 
 def _evaluate_frame(run: _Run) -> Evaluation:
     module, func = run.module, main_function(run.module)
-    names, quants = input_names(module), _quants(func.arg_attrs, len(func.args))
+    names, quants = input_names(module), quants_of(func.arg_attrs, len(func.args))
     for name, quant, value in zip(names, quants, func.args, strict=True):
-        run.known[value] = run.drawn(f"input {name}", value) if quant else None
+        run.known[value] = run.drawn(f"input {name}", value) if quant is not None else None
     inputs = [run.known[value] for value in func.args]
     for op in func.body.block.ops:
         if isinstance(op, ReturnOp):
             return Evaluation(run.values, inputs, [run.known[value] for value in op.operands], run.hosts)
         run.op(op)
     raise Refusal("@main does not end with func.return")
-
-
-def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[bool]:
-    """Whether each argument is integers with a scale."""
-    return [isinstance(entry.data.get("cnn.quant"), QuantAttr) for entry in attrs] if attrs else [False] * count
 
 
 def reduced(values: Values) -> Values:
@@ -144,8 +139,7 @@ class _Run:
     hosts: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
-        globals_ = [op for op in self.module.ops if isinstance(op, GlobalOp)]
-        self.symbols = {op.sym_name.data: constant_array(op, self.store) for op in globals_}
+        self.symbols = arrays_of(self.module, self.store)
 
     # -- what is drawn ---------------------------------------------------------------------------------------------
 

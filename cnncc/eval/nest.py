@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
 from cnncc.dialects.nest import ColumnsOp, CoresOp, GroupOp, JoinOp, LayerOp
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval._core_run import CoresRun, Order, first_ready
@@ -36,7 +36,7 @@ def evaluate(
     The leading dim of the inputs may be a multiple of the types'. order: which core goes on, of those that can; no
     value depends on it. Raises: Refusal as `cnncc.eval.cnn.evaluate`.
     """
-    symbols = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    symbols = arrays_of(module, store)
     block = main_function(module).body.block
     checked, _ = cnn.evaluate(_module(block.args, None), store, inputs)
     values: dict[SSAValue, Any] = dict(zip(block.args, checked, strict=True))

@@ -12,9 +12,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.eval._array_rules import ArrayState, addresses
-from cnncc.eval._places import Part, position
+from cnncc.eval._places import TensorPart, position
 from cnncc.numerics import Ints
 from cnncc.weights import WeightStore
 
@@ -66,7 +66,7 @@ def locate(
     if layer is None:
         return None
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
-    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    globals_ = arrays_of(module, store)
     machine = _Numbering(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
     machine.start_layer(layer)
     for op in layer.body.block.ops:
@@ -111,7 +111,7 @@ class _Numbering(ArrayState):
     def numbers(self, tensor: A.Tensor) -> Ints:
         """The number of each result in a tensor; -1 for a word without one."""
         at, words = addresses(tensor), self.words[tensor.name]
-        whole, start = (words.whole, words.offset) if isinstance(words, Part) else (words, 0)
+        whole, start = (words.whole, words.offset) if isinstance(words, TensorPart) else (words, 0)
         return np.where(whole.written[at + start], whole.words[0, at + start], -1)
 
     def location(self, wrong: npt.NDArray[np.bool_]) -> Location | None:

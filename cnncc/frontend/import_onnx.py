@@ -50,14 +50,14 @@ def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> M
     return module
 
 
-def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None = None) -> ModuleOp:
+def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None) -> ModuleOp:
     """As `import_onnx`, except that `refusals` collects faults which leave the rest of the model readable.
 
     Weights that are not finite become 0 in the module. Raises: Refusal, for any other fault.
     """
     model, inside = read_model(path, refusals, batch), Refusals()
     try:
-        module = _module(model, ctx.weights, inside)
+        module = module_of(model, ctx.weights, inside)
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}", *refusal.findings) from refusal
     for refusal in inside.found:
@@ -65,15 +65,8 @@ def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int |
     return module
 
 
-def import_model(model: ModelProto, store: WeightStore) -> ModuleOp:
-    """A checked `model` with inferred types and all data inside, as IR. Raises Refusal as `import_onnx`."""
-    refusals = Refusals()
-    module = _module(model, store, refusals)
-    refusals.raise_any()
-    return module
-
-
-def _module(model: ModelProto, store: WeightStore, refusals: Refusals) -> ModuleOp:
+def module_of(model: ModelProto, store: WeightStore, refusals: Refusals) -> ModuleOp:
+    """A checked model with inferred types and all data inside, as IR. Raises Refusal, or collects, as `read_onnx`."""
     func = _GraphImporter(model.graph, store, refusals).main()
     attributes: dict[str, Attribute] = {
         "onnx.ir_version": IntegerAttr(model.ir_version, i64),

@@ -81,8 +81,8 @@ def _read(path: Path) -> tuple[ModelProto, bytes]:
         )
     if path.suffix == ".cnb":
         raise Refusal(
-            f"{path}: is a binary, not an ONNX model: give the model that it was compiled from; of binaries there are "
-            f"cnncc run, estimate, disasm and messages"
+            f"{path}: is a binary, not an ONNX model: give the model that it was compiled from; cnncc run, estimate, "
+            f"disasm and messages take binaries"
         )
     try:
         encoded = read_bytes(path, SIZE_LIMIT_BYTES, "the limit is 2 GiB: use external data")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.isa.table import BY_NAME, BY_OPCODE, OPCODE, Instruction, InstructionKind, Spec, Value
 
 Words = npt.NDArray[np.uint32]
@@ -56,7 +56,7 @@ def decode_program(words: Words) -> list[Instruction]:
         if spec is None:
             raise Refusal(f"word {at:#06x}: {plain[at]:#010x} has no known opcode")
         if at + spec.words > len(plain):
-            raise Refusal(f"word {at:#06x}: {spec.name} takes {spec.words} words, {len(plain) - at} are left")
+            raise Refusal(f"word {at:#06x}: {spec.name} takes {plural(spec.words, 'word')}, {len(plain) - at} are left")
         try:
             program.append(_decode_one(spec, plain[at : at + spec.words]))
         except ValueError as error:
@@ -96,7 +96,7 @@ def check_structure(program: Sequence[Instruction]) -> None:
             raise Refusal(f"instruction {at}: {what} needs a program whose first instruction is core")
         begins = name == "halt"
     if depth or not program:
-        raise Refusal("the program is empty" if not program else f"{depth} loop(s) without end")
+        raise Refusal("the program is empty" if not program else f"{plural(depth, 'loop')} without end")
     if not begins:
         raise Refusal(f"instruction {len(program) - 1}: the last core's program does not end with halt")
 
@@ -106,10 +106,10 @@ def _check_core(at: int, name: str, begins: bool, depth: int) -> None:
     if begins != (name == "core"):
         raise Refusal(f"instruction {at}: {'after halt comes core' if begins else 'core stands behind halt alone'}")
     if name == "halt" and depth:
-        raise Refusal(f"instruction {at}: halt in {depth} loop(s) without end")
+        raise Refusal(f"instruction {at}: halt in {plural(depth, 'loop')} without end")
 
 
-def encode_message(head: Instruction, input_data: Sequence[int] = ()) -> Words:
+def encode_message(head: Instruction, input_data: Sequence[int]) -> Words:
     """The words of a message: its head, then one word of two's complement for each word of input data."""
     payload = [word & 0xFFFFFFFF for word in input_data]
     assert len(payload) == (head.number("input_words") if "input_words" in head.values else 0)

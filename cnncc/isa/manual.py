@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cnncc.arch.model import LOOP_REGISTERS
+from cnncc.errors import plural
 from cnncc.isa.fields import Field
 from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec
 
@@ -60,7 +61,7 @@ def _bits(field: Field) -> str:
 
 
 def _section(spec: Spec) -> Iterator[str]:
-    words = f"{spec.words} word{'s' if spec.words > 1 else ''}"
+    words = f"{plural(spec.words, 'word')}"
     yield f"## {spec.name}\n"
     code = "Type of command" if spec in MESSAGES else "Opcode"
     yield f"{code} {spec.opcode}, {words}, {spec.engine}: {spec.meaning}.\n"

@@ -39,7 +39,7 @@ class AccessWalk:
 
     made: the instructions that made each descriptor, each where it ran last, and the settings of the output units (the
         last entry).
-    known: accesses by all that they depend on: the instruction, what made its descriptors, and where these are.
+    known: accesses, by the instruction, what made its descriptors, and the places of these. They depend on no more.
     """
 
     arch: Arch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import LOOP_REGISTERS
@@ -51,6 +51,15 @@ class LoopNode:
 
 
 Node = LoopNode | Leaf
+
+
+def leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
+    """The instructions but loops and ends, in program order."""
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            yield from leaves(node.body)
+        else:
+            yield node
 
 
 def build_tree(instructions: Sequence[Instruction]) -> list[Node]:

@@ -80,11 +80,7 @@ class _Bounds:
         self.groups = _groups(self.shape)
         self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)
         c, r, self.s = of["c"].of(rc, 1, self.q), of["r"].of(rr, 1, self.taps), of["s"].of(1, 1, cols)
-        self.sums = LoopTable(c.trips * r.trips, c.held * r.held)
-        uneven_c = (rc > 1) & (numbers.shape.sizes.c % (rc * self.q) > 0)
-        uneven_r = (rr > 1) & (numbers.shape.sizes.r % (rr * self.taps) > 0)
-        # Where fewer PEs add up a rest, sums are partial in the loop over it and in those around it.
-        self.uneven = np.where(uneven_r, self.sums.trips, np.where(uneven_c, c.trips, 1))
+        self.sums, self.trips_c = LoopTable(c.trips * r.trips, c.held * r.held), c.trips
         self.lanes: Amounts | int = 1  # over c, r and s
         self.own_lanes: Amounts | int = 1
         self.terms: Amounts = self.sums.held * self.s.held  # steps of a sum
@@ -95,10 +91,22 @@ class _Bounds:
             by_c, by_r, by_s = (np.where(by == size, loop.trips, np.ceil(loop.held / by))
                                 for by, (loop, size) in zip(over, each_of, strict=True))  # fmt: skip
             self.terms = by_c * by_r * by_s
-        # A window of a box, but the first, has at least so many columns of its own: the stride, or all of few taps.
-        fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * cols
+        self.taps_w = cols
+
+    @cached_property
+    def fresh(self) -> Amounts:
+        """Columns of its own that a window of a box, but the first, has at least: the stride, or all of few taps."""
+        fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * self.taps_w
         stride, dilation = self.shape.window.stride[1], self.shape.window.dilation[1]
-        self.fresh: Amounts = self.s.trips * (np.minimum(stride, fewest_taps) if dilation == 1 else 1)
+        return self.s.trips * (np.minimum(stride, fewest_taps) if dilation == 1 else 1)
+
+    @cached_property
+    def uneven(self) -> Amounts:
+        """Partial sums where fewer PEs add up a rest: in the loop over it and in those around it."""
+        sizes, (_, _, rc, rr) = self.shape.sizes, self.rows
+        uneven_c = (rc > 1) & (sizes.c % (rc * self.q) > 0)
+        uneven_r = (rr > 1) & (sizes.r % (rr * self.taps) > 0)
+        return np.where(uneven_r, self.sums.trips, np.where(uneven_c, self.trips_c, 1))
 
     def windows(self) -> Amounts:
         """Columns of the image that a PE takes for all its windows, which overlap."""

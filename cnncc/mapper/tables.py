@@ -51,7 +51,11 @@ class Table(NamedTuple):
     def of(self, rows: Counts | int, cols: Counts | int, box: Counts) -> LoopTable:
         """Those of PEs and boxes, which are broadcast. box: numbers of indices in the box."""
         _, many, boxes = self.trips.shape
-        at = (rows * many + cols) * boxes + self.column.take(box)
+        pes, column = rows * many + cols, self.column.take(box)
+        if isinstance(pes, np.ndarray) and pes.ndim == 2 and column.ndim == 1:  # some PEs [n, 1], each with all boxes
+            some = (each.reshape(-1, boxes).take(pes[:, 0], axis=0) for each in (self.trips, self.held))
+            return LoopTable(*(each.take(column, axis=1) for each in some))
+        at = pes * boxes + column
         return LoopTable(self.trips.take(at), self.held.take(at))
 
 

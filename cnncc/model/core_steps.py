@@ -75,7 +75,7 @@ def core_routes(with_weights: Sequence[bool]) -> list[list[TokenRoute]]:
 
 def waits_on_core(layers: Sequence[GroupLayer]) -> list[bool]:
     """Whether each layer of a core waits for its weights. Raises Refusal for what only a DMA could bring."""
-    staged = [layer.mapping.stages_in("glb") for layer in layers]
+    staged = [layer.mapping.glb_stages for layer in layers]
     for layer, stages in zip(layers, staged, strict=True):
         if others := sorted(stages.keys() - {"weight", "params"}):
             raise Refusal(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cnncc.dialects._channels import Channel, Link, Reader, Region, image_tokens
-from cnncc.dialects._liveness import Chain
+from cnncc.dialects._liveness import CoreChainData
 from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import GroupPlan
 
@@ -46,11 +47,11 @@ class CoresPlan:
     height: int
 
     @cached_property
-    def chain(self) -> Chain:
+    def chain(self) -> CoreChainData:
         """The cores with what leads from each to the next one."""
         groups = [plan.group for plan in self.groups]
         links = [self._link(number) for number in range(len(groups) - 1)]
-        return Chain(groups, links, image_tokens(groups[0], self.reads[0], self.height), self.lag)
+        return CoreChainData(groups, links, image_tokens(groups[0], self.reads[0], self.height), self.lag)
 
     @property
     def rings(self) -> list[Channel]:
@@ -78,6 +79,27 @@ class CoresPlan:
             for at in numbers:
                 layers[at] = replace(layers[at], rings=layers[at].rings | {operand})
         return replace(plan, layers=tuple(layers), group=tuple(group))
+
+
+def cores_plan(
+    label: str,
+    lag: int,
+    cores: Sequence[tuple[GroupPlan, Region]],
+    image_readers: Sequence[Reader],
+    links: Sequence[Link],
+    image: int,
+    result: int,
+    height: int,
+) -> CoresPlan:
+    """The plan of cores with these links between them. image_readers: of the first core. The rest as in the plan."""
+    reads = [tuple(reader for channel in link.channels for reader in channel.readers) for link in links]
+    channels = tuple(
+        ChannelPlan(channel.label, channel.keeps, number, channel.writer)
+        for number, link in enumerate(links)
+        for channel in link.channels
+    )
+    groups, regions = tuple(group for group, _ in cores), tuple(region for _, region in cores)
+    return CoresPlan(label, lag, groups, regions, (tuple(image_readers), *reads), channels, image, result, height)
 
 
 def problem(plan: CoresPlan) -> str | None:

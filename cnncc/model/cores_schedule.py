@@ -65,7 +65,7 @@ class PredictedFrames:
     peaks: Sequence[int]
 
 
-def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, int] = (0, 0)) -> list[TimedCore]:
+def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, int]) -> list[TimedCore]:
     """The program of each core, for so many frames. hosts: segments of the host before and behind."""
     groups = list[CoreSchedule]()
     archs = [core_arch(arch, region.rows, region.cols) for region in plan.regions]
@@ -169,13 +169,13 @@ def most_waiting(channel: Channel, written: Sequence[int], read: Mapping[int, Se
     """
     producer, changes = channel.producer, list[tuple[int, int, int]]()
     for at, time in enumerate(written):
-        stripe = at % producer.stripes
-        changes.append((time, 1, producer.stripe_rows(stripe)))
+        stripe = at % producer.stripes.count
+        changes.append((time, 1, producer.stripes.rows_of(stripe)))
     before = 0
     steps = {step: (number, rows) for (step, number), rows in channel.done}  # by the last reader of each
     for step, (number, rows) in steps.items():
         layer = channel.behind[number]
-        times = read[number][step - layer.delay :: layer.stripes]
+        times = read[number][step - layer.delay :: layer.stripes.count]
         changes += [(time, 0, before - rows) for time in times]
         before = rows
     return max(accumulate((rows for _, _, rows in sorted(changes)), initial=0))

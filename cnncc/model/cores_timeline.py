@@ -306,7 +306,7 @@ def _cause(task: Task) -> str:
     return "channel_in" if task.engine == LOAD or brings_results else "channel_out"
 
 
-def cores_cycles(cores: Sequence[TimedCore], latency: int, with_causes: bool = False) -> CoresCycles:
+def cores_cycles(cores: Sequence[TimedCore], latency: int, with_causes: bool) -> CoresCycles:
     """The cycles of cores that run together. latency: cycles of a token to another core.
 
     with_causes: with stalls by cause, which takes longer. Raises LookupError where cores wait for each other for ever.

@@ -22,7 +22,7 @@ def own_cycles(
     staged: Map[str, Stage],
     residual: bool,
     partial: bool,
-    kept: Set[str] = frozenset(),
+    kept: Set[str],
 ) -> int:
     """The number of `desc` and `step` instructions of a layer, one cycle each.
 

@@ -42,7 +42,7 @@ def _loaded(plan: GroupPlan, number: int) -> int:
 
 def _words(layer: LayerPlan, arch: Arch) -> int:
     """Weights, parameters, and what lies in DRAM of ifmap, residual and output: each word once."""
-    shape, staged = layer.shape, layer.mapping.stages_in("glb")
+    shape, staged = layer.shape, layer.mapping.glb_stages
     words = shape.params * arch.words_per_param * shape.sizes.k if "params" in staged else 0
     words += shape.weight_words if "weight" in staged else 0
     words += shape.results * (("residual" in staged) + ("output" in staged))

@@ -14,7 +14,7 @@ from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
 from cnncc.model.layer_schedule import ChannelNotes, LayerPlan, LayerSchedule, ScheduleWalk
 from cnncc.model.layer_shape import whole
-from cnncc.model.loop_walk import At
+from cnncc.model.loop_walk import WalkPosition
 from cnncc.model.occupancy import transfer
 from cnncc.model.timed_program import (
     ARRAY,
@@ -53,7 +53,7 @@ class GroupPlan:
     def begins_with_transfers(self) -> bool:
         """Whether all that it writes to the GLB waits for a transfer of activations."""
         _, first = list(self.plans)[first_runs(self.group)[0]]
-        return first is None or not first.mapping.stages_in("glb").keys().isdisjoint({"ifmap", "residual"})
+        return first is None or not first.mapping.glb_stages.keys().isdisjoint({"ifmap", "residual"})
 
 
 def group_plan(label: str, plans: Sequence[LayerPlan], group: Sequence[GroupLayer]) -> GroupPlan:
@@ -68,9 +68,9 @@ def group_plan(label: str, plans: Sequence[LayerPlan], group: Sequence[GroupLaye
     return GroupPlan(label, tuple(layers), tuple(group))
 
 
-def group_schedule(plan: GroupPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
+def group_schedule(plan: GroupPlan, arch: Arch, full: Semaphore) -> LayerSchedule:
     """The program of a group that `nest-to-array` accepts. full: the semaphore of its weights."""
-    streams = any("output" in layer.mapping.stages_in("glb") for layer in plan.layers)
+    streams = any("output" in layer.mapping.glb_stages for layer in plan.layers)
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and streams else ())))
     return LayerSchedule((*_GroupWalk(plan, arch, full).nodes(), wait), ())
 
@@ -189,15 +189,15 @@ class _GroupWalk:
             words, tokens = layer.sizes.k * section.rows * layer.sizes.w, section.tokens
             return [transfer("activations", words, self.arch, tokens_of(tokens.takes), tokens_of(tokens.gives))]
         repeated, past_first, before_last = masks
-        rows = section.following or (layer.stripe_rows(0) if repeated or before_last else 0)
+        rows = section.following or (layer.stripes.rows_of(0) if repeated or before_last else 0)
         following = {self.depth: self._at(section.layer, rows)} if self.prefetches[section.layer] and rows else {}
         at = self._at(section.layer, section.rows)._replace(
             repeated=repeated | bit * (body.steps > 1),
             past_first=past_first | bit * (section.stripe > 0),
-            before_last=before_last | bit * (section.stripe + body.steps < layer.stripes),
+            before_last=before_last | bit * (section.stripe + body.steps < layer.stripes.count),
             following=following,
         )
         return self.walks[section.layer].section(at, section.tokens)
 
-    def _at(self, number: int, rows: int) -> At:
-        return At({**whole(self.walks[number].shape.sizes), "n": 1, "h": rows})
+    def _at(self, number: int, rows: int) -> WalkPosition:
+        return WalkPosition({**whole(self.walks[number].shape.sizes), "n": 1, "h": rows})

@@ -14,11 +14,12 @@ The lowering (`passes/_programs/group_program.py`) and the cost model share thes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
 from cnncc.dialects._channels import CoreEnds
-from cnncc.dialects._groups import STREAMED, GroupLayer, Point, Read, points_of, stripe_needed
+from cnncc.dialects._groups import STREAMED, GroupLayer, Point, RowRead, points_of
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
@@ -59,18 +60,27 @@ class GroupBody(NamedTuple):
 
 def group_bodies(
     layers: Sequence[GroupLayer], prefetches: Sequence[bool], ends: CoreEnds | None = None
-) -> list[GroupBody]:
+) -> tuple[GroupBody, ...]:
     """The bodies of one image. prefetches: the layers that fetch their next stripe from DRAM, of a known size.
 
-    ends: the tokens of what a core reads and writes.
+    ends: the tokens of what a core reads and writes. Raises Refusal for tokens that no load or commit has room for.
     """
+    return _bodies(tuple(layers), tuple(prefetches), ends)
+
+
+@lru_cache(maxsize=64)  # checks, the cost model and the lowering ask for the bodies of the same group
+def _bodies(
+    layers: tuple[GroupLayer, ...], prefetches: tuple[bool, ...], ends: CoreEnds | None
+) -> tuple[GroupBody, ...]:
     tokens, steps = _Tokens(layers, ends).tokens(), list[tuple[Section, ...]]()
     for _, points in groupby(points_of(layers), lambda each: each[0][0]):
         sections = list[Section]()
         for (step, number), stripe in points:
             layer = layers[number]
             own = tokens.get((step, number), StripeTokens(layer.depth))
-            sections.append(Section(number, stripe, layer.stripe_rows(stripe), layer.stripe_rows(stripe + 1), own))
+            sections.append(
+                Section(number, stripe, layer.stripes.rows_of(stripe), layer.stripes.rows_of(stripe + 1), own)
+            )
         steps.append(tuple(sections))
 
     def signature(sections: tuple[Section, ...]) -> list[Section]:
@@ -85,7 +95,7 @@ def group_bodies(
         ]
 
     bodies = [list(run) for _, run in groupby(steps, signature)]
-    return [GroupBody(len(body), body[0]) for body in bodies]
+    return tuple(GroupBody(len(body), body[0]) for body in bodies)
 
 
 class _Tokens:
@@ -123,7 +133,7 @@ class _Tokens:
         """All stripes in program order: where they are, their layer, their number."""
         return ((point, self.layers[point[1]], stripe) for point, stripe in points_of(self.layers))
 
-    def _waiting(self, layer: GroupLayer) -> tuple[Read, ...]:
+    def _waiting(self, layer: GroupLayer) -> tuple[RowRead, ...]:
         """The reads for whose rows the first load of a stripe waits.
 
         On a core a layer whose ifmap comes from outside waits for that alone. Its residual comes from commits of the
@@ -140,7 +150,7 @@ class _Tokens:
             for read in self._waiting(layer):
                 producer = self.layers[read.producer]
                 full = Semaphore.ROWS_FULL if producer.is_load else Semaphore.STRIPE_FULL
-                if (last := stripe_needed(layer, read, producer, stripe)) >= 0:
+                if (last := layer.stripes.needs(read, stripe, producer.stripes)) >= 0:
                     needed[full] = max(needed[full], (last + producer.delay, read.producer))
             for full in (full for full in waited if needed[full] > waited[full]):
                 if point in self.taken:
@@ -158,16 +168,14 @@ class _Tokens:
         """
         load, reads = self.layers[number], list[tuple[int, Point]]()  # the first row that is read, where
         for point, layer, stripe in self._points():
-            rows = [
-                layer.reads_of_stripe(read, stripe, load.sizes.h) for read in layer.reads if read.producer == number
-            ]
+            rows = [layer.stripes.reads(read, stripe, load.sizes.h) for read in layer.reads if read.producer == number]
             if lows := [low for low, end in rows if end > low]:
                 reads.append((min(lows), point))
         self.taken[load.delay, number], frees = Semaphore.ROWS_FREE, [max(point for _, point in reads)]
         reads.sort(reverse=True)
         needed = waited = NEVER
-        for stripe in range(1, load.stripes):
-            gone = load.start(stripe + 1) - load.keeps  # rows before this one are overwritten
+        for stripe in range(1, load.stripes.count):
+            gone = load.stripes.start(stripe + 1) - load.keeps  # rows before this one are overwritten
             while reads and reads[-1][0] < gone:
                 needed = max(needed, reads.pop()[1])
             if needed > waited:
@@ -179,7 +187,7 @@ class _Tokens:
         """A load takes one token and a commit gives one. Raises Refusal."""
         for point in self.taken.keys() | self.given.keys():
             layer = self.layers[point[1]]
-            tokens = GlbTokens(layer.mapping.stages_in("glb"), Semaphore.NONE)
+            tokens = GlbTokens(layer.mapping.glb_stages, Semaphore.NONE)
             if layer.is_load:
                 continue
             if point in self.taken and tokens.of_ifmap_load()[1]:
@@ -219,14 +227,14 @@ def check_stages(layers: Sequence[GroupLayer], residuals: Sequence[bool]) -> Non
     Stages of several layers would take tokens of one semaphore in another order than they are given.
     """
     for operand in STREAMED:
-        staged = [layer.label for layer in layers if operand in layer.mapping.stages_in("glb")]
+        staged = [layer.label for layer in layers if operand in layer.mapping.glb_stages]
         if len(staged) > 1:
             raise Refusal(f"layers {' and '.join(staged)} stage {operand} in glb: one layer of a group does")
     for layer, has_residual in zip(layers, residuals, strict=True):
         # A ring that holds all rows lies as a value outside of rings does.
         rings = {read.operand for read in layer.reads if _wraps(layers[read.producer])}
         outside = {"residual", "output"} - rings - ({"output"} if _wraps(layer) else set[str]())
-        staged = layer.mapping.stages_in("glb").keys()
+        staged = layer.mapping.glb_stages.keys()
         if has_residual and layer.sizes.n > 1 and len(outside) == 2 and len(outside & staged) == 1:
             raise Refusal(
                 f"layer {layer.label}: of residual and output its {min(outside - staged)} alone is resident, and there "
@@ -247,7 +255,7 @@ def first_runs(layers: Sequence[GroupLayer]) -> list[int]:
 
 def last_run(layers: Sequence[GroupLayer]) -> int:
     """The layer with the last stripe of all."""
-    return max(range(len(layers)), key=lambda number: (layers[number].delay + layers[number].stripes, number))
+    return max(range(len(layers)), key=lambda number: (layers[number].delay + layers[number].stripes.count, number))
 
 
 def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
@@ -255,7 +263,7 @@ def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
 
     Raises Refusal where no load of the group would wait for the params of a layer without weights.
     """
-    staged = [layer.mapping.stages_in("glb") for layer in layers]
+    staged = [layer.mapping.glb_stages for layer in layers]
     first = next(number for number in first_runs(layers) if not layers[number].is_load)
     waits = ["weight" in each for each in staged]
     comes = {"weight", "ifmap"} & staged[first].keys() or any(layers[r.producer].is_load for r in layers[first].reads)

@@ -18,8 +18,8 @@ from cnncc.model.descriptors import own_cycles
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import StripeTokens
 from cnncc.model.layer_shape import LayerShape, whole
-from cnncc.model.loop_walk import MOST_BODIES, At, WalkOrder
-from cnncc.model.occupancy import Engines, Side
+from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
+from cnncc.model.occupancy import Engines, SpatialLoop
 from cnncc.model.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
 from cnncc.model.routes import Nest
 from cnncc.model.stream_schedule import stream_schedule
@@ -104,7 +104,7 @@ class LayerSchedule(NamedTuple):
 @lru_cache(maxsize=64)
 def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
     """The program of a layer, by a mapping that `nest-to-array` accepts. full: the semaphore of its weights."""
-    staged = plan.mapping.stages_in("glb")
+    staged = plan.mapping.glb_stages
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
@@ -160,12 +160,15 @@ class ScheduleWalk:
         }
         peeled = max(self.transfers.depths, default=0)
         self.order = WalkOrder(self.nest, unrolled, peeled, self.transfers.opened)
-        if self.transfers.slices and self.order.bodies_of(At(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES:
+        if (
+            self.transfers.slices
+            and self.order.bodies_of(WalkPosition(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES
+        ):
             self.transfers.keep_order()
             self.order = WalkOrder(self.nest, unrolled, peeled)
         self.watched = self.transfers.watched
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
-        self.partial = False
+        self.partial = False  # seen at commits: `Nest.has_partial_sums` would take a second walk
         self.prefetched: list[Fetch] = []
         self.fetched_until = max((stage.depth for stage in staged), default=0)
         self.since = sorted({*self.rf.values(), *self.transfers.since()})
@@ -174,7 +177,7 @@ class ScheduleWalk:
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""
-        start = At(whole(self.shape.sizes))
+        start = WalkPosition(whole(self.shape.sizes))
         fetches = self.transfers.firsts(start, self.order)
         self.prefetched = [fetch for fetch in fetches if fetch.operand in self.plan.prefetched]
         firsts = [fetch.task for fetch in fetches if fetch.operand not in self.plan.prefetched]
@@ -191,15 +194,15 @@ class ScheduleWalk:
 
     def head(self) -> list[Task]:
         """The transfers that a layer of a group begins with."""
-        return [fetch.task for fetch in self.transfers.firsts(At(whole(self.shape.sizes)), self.order)]
+        return [fetch.task for fetch in self.transfers.firsts(WalkPosition(whole(self.shape.sizes)), self.order)]
 
-    def section(self, at: At, stripe: StripeTokens) -> list[Node]:
+    def section(self, at: WalkPosition, stripe: StripeTokens) -> list[Node]:
         """The program of a stripe of a group, without its descriptors and settings."""
         if stripe != self.stripe:
             self.stripe, self.known = stripe, {}
         return self._walk(stripe.depth, at)
 
-    def _walk(self, depth: int, at: At) -> list[Node]:
+    def _walk(self, depth: int, at: WalkPosition) -> list[Node]:
         """The program inside `depth` loops. Inside all transfers it depends on few facts: positions share it."""
         if depth <= self.fetched_until:
             return self._nodes(depth, at)
@@ -208,7 +211,7 @@ class ScheduleWalk:
             nodes = self.known[key] = self._nodes(depth, at)
         return nodes
 
-    def _conditions(self, depth: int, at: At) -> tuple[int | None, ...]:
+    def _conditions(self, depth: int, at: WalkPosition) -> tuple[int | None, ...]:
         """All that the tokens and the partial sums inside `depth` loops know of the loops around them."""
         section = (at.section,) if at.section >= 0 else ()
         stripe = (self.stripe.depth,) if any(self.stripe[1:]) or any(self.notes) else ()
@@ -216,18 +219,18 @@ class ScheduleWalk:
         since = (*self.since, *stripe, *section)
         return sums, *map(at.first, since), *map(at.last, since)
 
-    def _is_partial(self, depth: int, at: At) -> bool:
+    def _is_partial(self, depth: int, at: WalkPosition) -> bool:
         """Whether a loop in time over a reduction dimension, among the `depth` outermost, has several iterations."""
         return bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
 
-    def _nodes(self, depth: int, at: At) -> list[Node]:
+    def _nodes(self, depth: int, at: WalkPosition) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
         if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
             return [*fetches, *self._inside(depth, at), *drains]
         at = at._replace(section=depth)
         return [*fetches, *self._inside(depth, at), self._commit(depth, at), *drains]
 
-    def _inside(self, depth: int, at: At) -> list[Node]:
+    def _inside(self, depth: int, at: WalkPosition) -> list[Node]:
         nodes: list[Node] = []
         if self.rf.get("weight") == depth:
             nodes.append(self._weights(self._spread(depth, at)))
@@ -237,7 +240,7 @@ class ScheduleWalk:
             return [*nodes, self._macro(at)]
         return nodes + self._pieces(depth, at)
 
-    def _pieces(self, depth: int, at: At) -> list[Node]:
+    def _pieces(self, depth: int, at: WalkPosition) -> list[Node]:
         loop, result = self.outer[depth], list[Node]()
         for count, inner in self.order.bodies(at, depth, self.watched):
             body = self._walk(depth + 1, inner)
@@ -247,7 +250,7 @@ class ScheduleWalk:
                 result.append(repeat(count, 1 << depth, tuple(body)))
         return result
 
-    def _spread(self, depth: int, at: At) -> At:
+    def _spread(self, depth: int, at: WalkPosition) -> WalkPosition:
         """`at` with the PEs of the loops in space further inside, and the extents of one PE."""
         if not any(loop.on for loop in self.outer[depth:]):
             return at
@@ -255,19 +258,19 @@ class ScheduleWalk:
         for number, loop in enumerate(self.outer[depth:], depth):
             count, size, _ = next(self.nest.pieces(number, tile[loop.dim]))
             if loop.on:
-                sides.append(Side(loop.dim, size, count, loop.on))
+                sides.append(SpatialLoop(loop.dim, size, count, loop.on))
                 held[loop.dim] = size
             tile[loop.dim] = size
         return at._replace(extent=held, sides=tuple(sides))
 
     # -- instructions --------------------------------------------------------------------------------------------
 
-    def _weights(self, at: At) -> Task:
+    def _weights(self, at: WalkPosition) -> Task:
         takes, gives = self.transfers.weight_tokens(at)
         words = prod(at.extent[dim] for dim in "kcrs")
         return self.engines.weights(words, at.sides, (Token(WEIGHT_FREE), *takes), (Token(WEIGHT_FULL), *gives))
 
-    def _ifmap(self, at: At) -> list[Node]:
+    def _ifmap(self, at: WalkPosition) -> list[Node]:
         """One load, or two if PEs pass columns on: each PE's own columns, and those that a set's last PE lacks."""
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
@@ -284,12 +287,12 @@ class ScheduleWalk:
             self.engines.ifmap(shared * column, lasts, (), gives),
         ]
 
-    def _at_last(self, semaphore: Semaphore, note: int, at: At) -> tuple[Token, ...]:
+    def _at_last(self, semaphore: Semaphore, note: int, at: WalkPosition) -> tuple[Token, ...]:
         """What the last load, or the last commit, of a stripe gives."""
         when = at.last(self.stripe.depth)
         return (*tokens_of(semaphore, when), *((Token(note, when),) if note and when is not None else ()))
 
-    def _chain(self, at: At) -> Side | None:
+    def _chain(self, at: WalkPosition) -> SpatialLoop | None:
         """The PEs of a set that are neighbours on columns; None if each PE is a set by itself."""
         cols = [side for side in at.sides if side.on == "cols"]
         if len(cols) > 1:
@@ -301,7 +304,7 @@ class ScheduleWalk:
         of_set = (side.dim == "w" and side.step == at.extent["w"]) or (side.dim in "hwcrs" and not shares)
         return side if of_set else None
 
-    def _macro(self, at: At) -> Task:
+    def _macro(self, at: WalkPosition) -> Task:
         steps = prod(at.extent.values())
         for dim in self.nest.lane_dims:
             steps //= self.nest.lanes(dim, at.extent[dim])
@@ -314,7 +317,7 @@ class ScheduleWalk:
         gives = [Token(queue, when) for _, queue, depth in halves if (when := at.last(depth)) is not None]
         return self.engines.macro(steps, tuple(takes), tuple(gives))
 
-    def _commit(self, depth: int, at: At) -> Task:
+    def _commit(self, depth: int, at: WalkPosition) -> Task:
         partial = self._is_partial(depth, at)
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)

@@ -209,7 +209,7 @@ def slices(mapping: Mapping) -> tuple[list[int], int]:
 
     All slices come in one loop in time; loop: its number, -1 without slices.
     """
-    stages = mapping.stages_in("glb")
+    stages = mapping.glb_stages
     output = stages.pop("output", None)
     depths, opened = list[int](), -1
     if output is None or output.buffers == 1:
@@ -224,7 +224,7 @@ def slices(mapping: Mapping) -> tuple[list[int], int]:
 
 def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> dict[str, int]:
     """GLB words of a mapping by operand, with all buffers of a stage; `sums` are the partial sums, if there are any."""
-    staged = mapping.stages_in("glb")
+    staged = mapping.glb_stages
     params = shape.params * arch.words_per_param
     words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}
     if partial:

@@ -17,7 +17,7 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     If one of residual and output is streamed and the other is not, a commit has one start position for both. Then no
     block of the image and no slice of weights is prefetched across an iteration of a loop over n or k.
     """
-    staged = mapping.stages_in("glb")
+    staged = mapping.glb_stages
     outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
     if shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):  # a block's results belong to all groups
         return False

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cnncc.model.layer_shape import Extents
-from cnncc.model.occupancy import Side
+from cnncc.model.occupancy import SpatialLoop
 from cnncc.model.routes import Nest
 
 MOST_BODIES = 256  # unrolled copies of peeled loops at most: the limit of a program's growth
@@ -22,7 +22,7 @@ MOST_BODIES = 256  # unrolled copies of peeled loops at most: the limit of a pro
 Piece = tuple[int, int]  # iterations, indices of each
 
 
-class At(NamedTuple):
+class WalkPosition(NamedTuple):
     """A position: indices left of each dimension, PEs side by side, and masks of the loops around (loop i is 1 << i).
 
     Attributes:
@@ -34,12 +34,12 @@ class At(NamedTuple):
     """
 
     extent: Extents
-    sides: tuple[Side, ...] = ()
+    sides: tuple[SpatialLoop, ...] = ()
     repeated: int = 0
     past_first: int = 0
     before_last: int = 0
     section: int = -1
-    following: Mapping[int, At] = MappingProxyType({})
+    following: Mapping[int, WalkPosition] = MappingProxyType({})
 
     def first(self, depth: int) -> int | None:
         """The loops whose first iteration makes all loops from `depth` on be in their first; None if none can."""
@@ -76,12 +76,12 @@ class WalkOrder:
             pieces = [(min(count, 1), size), (count - 1, size), *rest]
         return [piece for piece in pieces if piece[0] > 0]
 
-    def inside(self, at: At, depth: int, pieces: Sequence[Piece], number: int) -> At:
+    def inside(self, at: WalkPosition, depth: int, pieces: Sequence[Piece], number: int) -> WalkPosition:
         """The position in one of the pieces of the next loop."""
         loop, bit, (count, size) = self.nest.outer[depth], 1 << depth, pieces[number]
-        return At(
+        return WalkPosition(
             {**at.extent, loop.dim: size},
-            (*at.sides, Side(loop.dim, size, count, loop.on)) if loop.on else at.sides,
+            (*at.sides, SpatialLoop(loop.dim, size, count, loop.on)) if loop.on else at.sides,
             at.repeated | bit if count > 1 and not loop.on else at.repeated,
             at.past_first | bit if number else at.past_first,
             at.before_last | bit if number < len(pieces) - 1 else at.before_last,
@@ -89,27 +89,27 @@ class WalkOrder:
             at.following,
         )
 
-    def first(self, at: At, depth: int, staged: int) -> At:
+    def first(self, at: WalkPosition, depth: int, staged: int) -> WalkPosition:
         """The first block of a stage at depth `staged` from a position at `depth` on."""
         for number in range(depth, staged):
             at = self.inside(at, number, self.pieces(number, at.extent[self.nest.outer[number].dim]), 0)
         return at
 
-    def bodies(self, at: At, depth: int, staged: Sequence[int]) -> list[tuple[int, At]]:
+    def bodies(self, at: WalkPosition, depth: int, staged: Sequence[int]) -> list[tuple[int, WalkPosition]]:
         """(iterations, position) of each piece of the next loop, with the next blocks of stages at depths `staged`."""
         pieces = self.pieces(depth, at.extent[self.nest.outer[depth].dim])
         bodies = [(count, self.inside(at, depth, pieces, number)) for number, (count, _) in enumerate(pieces)]
         inner = [stage for stage in staged if stage > depth]
         if not inner:
             return bodies
-        result: list[tuple[int, At]] = []
+        result: list[tuple[int, WalkPosition]] = []
         for (count, body), following in zip(bodies, [*(body for _, body in bodies[1:]), None], strict=True):
             after = body if count > 1 and not self.nest.outer[depth].on else following
             nexts = {stage: self.first(after, depth + 1, stage) for stage in inner} if after else {}
             result.append((count, body._replace(following={**at.following, **nexts})))
         return result
 
-    def bodies_of(self, at: At, depth: int, staged: int) -> int:
+    def bodies_of(self, at: WalkPosition, depth: int, staged: int) -> int:
         """The number of copies, in a program, of the body inside the loops from `depth` to `staged`."""
         if depth == staged:
             return 1

@@ -18,7 +18,7 @@ from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, Task, Token
 Tokens = tuple[Token, ...]
 
 
-class Side(NamedTuple):
+class SpatialLoop(NamedTuple):
     """`pes` PEs side by side on rows or columns; neighbours are `step` indices of dimension `dim` apart."""
 
     dim: str
@@ -27,7 +27,7 @@ class Side(NamedTuple):
     on: str
 
 
-Sides = tuple[Side, ...]
+SpatialLoops = tuple[SpatialLoop, ...]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -71,25 +71,25 @@ class Engines:
             "s": ("x", window.dilation[1]),
         }
 
-    def _ifmap_move(self, side: Side) -> tuple[str, int, int]:
+    def _ifmap_move(self, side: SpatialLoop) -> tuple[str, int, int]:
         """The distance of PEs in the image, as a move. Output channels of one group read the same input channels."""
         if side.dim == "k":
             return "channel", side.pes, side.step // self.shape.group * self.shape.sizes.c
         axis, step = self._moves[side.dim]
         return axis, side.pes, side.step * step
 
-    def weights(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
+    def weights(self, words: int, sides: SpatialLoops, takes: Tokens, gives: Tokens) -> Task:
         """A load of so many weights a PE."""
         return self._task(self._weights(words, sides), takes, gives)
 
-    def ifmap(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
+    def ifmap(self, words: int, sides: SpatialLoops, takes: Tokens, gives: Tokens) -> Task:
         """A load of so many words of the image a PE."""
         return self._task(self._ifmap(words, sides), takes, gives)
 
     def _task(self, work: tuple[str, int], takes: Tokens, gives: Tokens) -> Task:
         return Task(LOAD, work[1], self.arch.bus.latency_cycles, takes, gives, (work,), "row_bus")
 
-    def _weights_cycles(self, words: int, sides: Sides) -> tuple[str, int]:
+    def _weights_cycles(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
         """PEs with different k, c, r or s have different weights; all others share them."""
         rows = cols = 1
         for side in sides:
@@ -97,7 +97,7 @@ class Engines:
                 rows, cols = (rows, cols * side.pes) if side.on == "cols" else (rows * side.pes, cols)
         return self._load(words, rows * cols, cols)
 
-    def _ifmap_cycles(self, words: int, sides: Sides) -> tuple[str, int]:
+    def _ifmap_cycles(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
         moves = [(side.on, self._ifmap_move(side)) for side in sides]
         in_row = distinct(move for on, move in moves if on == "cols")
         return self._load(words, distinct(move for _, move in moves), in_row)

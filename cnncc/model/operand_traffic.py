@@ -116,7 +116,7 @@ class _LayerWords:
         self.shape, self.sizes, self.window, self.arch, self.residual = shape, shape.sizes, shape.window, arch, residual
         self.nest = Nest(shape, mapping, first)
         self.depth = len(self.nest.outer)
-        self.glb = mapping.stages_in("glb")
+        self.glb = mapping.glb_stages
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(shape, arch, mapping.loops, mapping.stages)
         self.outputs = prod(self.sizes.of(dim) for dim in OUTPUT_DIMS)

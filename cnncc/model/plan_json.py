@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from cnncc.dialects._channels import Reader, Region
-from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
+from cnncc.dialects._groups import GroupLayer, RowRead, group_problem, load_of_rows
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
@@ -17,7 +17,7 @@ from cnncc.model.cores_plan import problem as cores_problem
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.program_schedule import Copy, HostPart, Part
+from cnncc.model.program_schedule import CopyPart, HostPart, Part
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ def as_json(parts: Sequence[Part]) -> list[Json]:
 
 def _entry(part: Part) -> Json:
     match part:
-        case Copy():
+        case CopyPart():
             return {"copy": part.label, "direction": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
@@ -79,7 +79,7 @@ def _part(number: int, value: object) -> Part:
         entry = cast("Json", value)
         if "copy" in entry:
             direction = {"in": "in", "out": "out"}[entry["direction"]]  # refuses others, by a KeyError
-            return Copy(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
+            return CopyPart(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
         if "cores" in entry:
             return _cores(entry)
         return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)
@@ -127,9 +127,9 @@ def _group(entry: Json) -> GroupPlan:
     return group_plan(str(entry["group"]), plans, group)
 
 
-def _read(entry: Json) -> Read:
+def _read(entry: Json) -> RowRead:
     numbers = {name: int(entry[name]) for name in ("producer", "extent", "stride", "pad")}
-    return Read(operand=str(entry["operand"]), **numbers)
+    return RowRead(operand=str(entry["operand"]), **numbers)
 
 
 def _layer(entry: Json) -> LayerPlan:

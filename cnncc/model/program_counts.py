@@ -13,7 +13,7 @@ from cnncc.dialects._mapping import DIMS
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.operand_traffic import KINDS, OperandTraffic, operand_traffic
-from cnncc.model.program_schedule import Copy, Part, program_cycles
+from cnncc.model.program_schedule import CopyPart, Part, program_cycles
 from cnncc.model.register_files import file_words
 from cnncc.model.routes import Nest
 from cnncc.model.timed_program import PredictedCycles
@@ -40,7 +40,7 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
     counts = dict.fromkeys(cycles, NOTHING)
     peaks: dict[str, dict[str, int]] = {label: {} for label in cycles}
     for part, after in pairwise([*parts, None]):
-        if isinstance(part, Copy):
+        if isinstance(part, CopyPart):
             counts[part.label] = _copied(part)
         elif isinstance(part, LayerPlan):
             own = _layer(part, arch, cycles[part.label])
@@ -50,7 +50,7 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
             counts[part.label] = _group(part, arch, cycles[part.label])
             own_peaks = [file_peaks(layer, arch) for layer in part.layers]
             peaks[part.label] = {file: max(peak[file] for peak in own_peaks) for file in FILES}
-        if isinstance(part, Copy | LayerPlan | GroupPlan) and isinstance(after, LayerPlan):
+        if isinstance(part, CopyPart | LayerPlan | GroupPlan) and isinstance(after, LayerPlan):
             counts[part.label] = added([counts[part.label], fetched(_prefetched_words(after, arch))])
     layers = {label: counters_of(cycles[label], counts[label], peaks[label], arch) for label in cycles}
     highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
@@ -116,7 +116,7 @@ def fetched(words: int) -> Counts:
     return {"words": {"dram_read": words, "glb_write": words}, "operands": {"glb_write": {"dma": words}}}
 
 
-def _copied(part: Copy) -> Counts:
+def _copied(part: CopyPart) -> Counts:
     words = sum(part.words)
     return added([NOTHING, fetched(words) if part.direction == "in" else stored(words)])
 

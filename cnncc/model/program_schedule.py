@@ -41,7 +41,7 @@ DESCRIPTORS_OF_COPY = 2  # of the DRAM side and of the GLB side
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopyPart:
     """Copies of values between DRAM and GLB. direction: `in` (to the GLB) or `out`. words: of each value."""
 
     label: str
@@ -54,14 +54,14 @@ class HostPart:
     """A segment that the host runs."""
 
 
-Part = Copy | LayerPlan | GroupPlan | CoresPlan | HostPart
+Part = CopyPart | LayerPlan | GroupPlan | CoresPlan | HostPart
 
 
 def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
     """Copies of `words` words each, in parts of at most MOST_COPIES."""
     if not words:
         return []
-    first = Copy(label, direction, tuple(words[:MOST_COPIES]))
+    first = CopyPart(label, direction, tuple(words[:MOST_COPIES]))
     return [first, *copies(f"more {label}", direction, words[MOST_COPIES:])]
 
 
@@ -92,7 +92,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
 def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     """The program of a part. A layer has no label here: a network has many equal layers."""
     match part:
-        case Copy():
+        case CopyPart():
             moved = "activations" if part.direction == "in" else "results"
             head = SequencerCycles(DESCRIPTORS_OF_COPY)
             copied = [node for words in part.words for node in (head, transfer(moved, words, arch))]
@@ -125,7 +125,7 @@ def _drains(follows: Part | None) -> bool:
         return not follows.begins_with_transfers
     if not isinstance(follows, LayerPlan):
         return follows is None
-    staged = follows.mapping.stages_in("glb")
+    staged = follows.mapping.glb_stages
     return staged.keys().isdisjoint({"ifmap", "residual"})
 
 

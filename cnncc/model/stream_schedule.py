@@ -6,7 +6,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import LayerShape, inside, whole
-from cnncc.model.loop_walk import At, WalkOrder
+from cnncc.model.loop_walk import WalkOrder, WalkPosition
 from cnncc.model.occupancy import Engines
 from cnncc.model.routes import Nest
 from cnncc.model.timed_program import SETTINGS, Node, SequencerCycles, Task, repeat
@@ -35,7 +35,12 @@ class _StreamSchedule:
     def nodes(self) -> list[Node]:
         """Descriptors, settings, the first block if blocks are prefetched, the loops."""
         first = self._fetched() if self.doubled and self.depth else []
-        return [SequencerCycles(self._descriptors()), SETTINGS, *first, *self._walk(0, At(whole(self.shape.sizes)))]
+        return [
+            SequencerCycles(self._descriptors()),
+            SETTINGS,
+            *first,
+            *self._walk(0, WalkPosition(whole(self.shape.sizes))),
+        ]
 
     def _descriptors(self) -> int:
         operands = 2 + self.residual
@@ -43,7 +48,7 @@ class _StreamSchedule:
         between = sum(turns for stage in self.staged.values() if stage.buffers > 1)
         return operands + len(self.staged) + operands * sum(loop.dim in "nkh" for loop in self.blocks) + between
 
-    def _walk(self, depth: int, at: At) -> list[Node]:
+    def _walk(self, depth: int, at: WalkPosition) -> list[Node]:
         if depth < self.depth:
             bodies = self.order.bodies(at, depth, [self.depth] if self.doubled else [])
             return [repeat(count, 1 << depth, tuple(self._walk(depth + 1, inner))) for count, inner in bodies]

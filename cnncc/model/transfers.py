@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cnncc.dialects._mapping import Mapping
 from cnncc.model.glb_tokens import ORDER, PRIMED, GlbTokens, Semaphore, output_free
 from cnncc.model.layer_shape import activation_block, slices
-from cnncc.model.loop_walk import At, WalkOrder
+from cnncc.model.loop_walk import WalkOrder, WalkPosition
 from cnncc.model.occupancy import Engines, Tokens
 from cnncc.model.timed_program import ALWAYS, HALVES, Task, Token
 
@@ -38,7 +38,7 @@ class Transfers:
 
     def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore) -> None:
         self.engines, self.shape = engines, engines.shape
-        self.stages = mapping.stages_in("glb")
+        self.stages = mapping.glb_stages
         self.doubled = {
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
         }
@@ -58,7 +58,7 @@ class Transfers:
         """The depths of stages whose next block a position has to name."""
         return sorted({*self.depths, self.output_depth}) if self.slices else self.depths
 
-    def firsts(self, at: At, order: WalkOrder) -> list[Fetch]:
+    def firsts(self, at: WalkPosition, order: WalkOrder) -> list[Fetch]:
         """The transfers at the head of a layer: operands fetched once, and the first blocks of prefetched ones."""
         fetches = self._fetched({operand for operand, stage in self.stages.items() if not stage.depth}, at)
         for depth in self.depths:
@@ -68,7 +68,7 @@ class Transfers:
     def _doubled_at(self, depth: int) -> set[str]:
         return {operand for operand in self.doubled if self.stages[operand].depth == depth}
 
-    def fetches(self, depth: int, at: At) -> list[Task]:
+    def fetches(self, depth: int, at: WalkPosition) -> list[Task]:
         """The transfers at the head of an iteration: its own block into one buffer, the next block into two."""
         if not (operands := self.at.get(depth)):
             return []
@@ -77,12 +77,12 @@ class Transfers:
             fetches += self._fetched(operands & self.doubled, following)
         return [fetch.task for fetch in fetches]
 
-    def _has_come(self, depth: int, at: At) -> bool:
+    def _has_come(self, depth: int, at: WalkPosition) -> bool:
         """Whether the next slice was fetched earlier, as the second slice of a block of the output."""
         inside = -1 << self.output_depth & (1 << depth) - 1
         return depth in self.slices and not (at.past_first | at.repeated) & inside and bool(at.before_last & inside)
 
-    def seconds(self, block: At, order: WalkOrder) -> list[Task]:
+    def seconds(self, block: WalkPosition, order: WalkOrder) -> list[Task]:
         """The second slices of a block of the output."""
         fetches: list[Fetch] = []
         for depth in self.slices:
@@ -93,7 +93,7 @@ class Transfers:
                 fetches += self._fetched(self._doubled_at(depth), slice_.following[depth])
         return [fetch.task for fetch in fetches]
 
-    def _fetched(self, operands: Set[str], at: At) -> list[Fetch]:
+    def _fetched(self, operands: Set[str], at: WalkPosition) -> list[Fetch]:
         fetches: list[Fetch] = []
         for operand in (name for name in ORDER if name in operands):
             sliced = operand in ("params", "weight")
@@ -103,7 +103,7 @@ class Transfers:
             fetches.append(Fetch(operand, words, self._transfer(moved, words, take, give)))
         return fetches
 
-    def drains(self, depth: int, at: At, order: WalkOrder) -> list[Task]:
+    def drains(self, depth: int, at: WalkPosition, order: WalkOrder) -> list[Task]:
         """The transfer of a depth's results to DRAM, behind the second slices of the next block."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
@@ -115,7 +115,7 @@ class Transfers:
     def _transfer(self, moved: str, words: int, take: Semaphore, give: Semaphore) -> Task:
         return self.engines.transfer(moved, words, tokens_of(take), tokens_of(give))
 
-    def _slice(self, operand: str, at: At) -> int:
+    def _slice(self, operand: str, at: WalkPosition) -> int:
         """Words of a slice of weights or params, for all PEs."""
         channels = at.extent["k"] * prod(side.pes for side in at.sides if side.dim == "k")
         if operand == "weight":
@@ -123,7 +123,7 @@ class Transfers:
         indices = at.extent["h"] * at.extent["w"] if self.shape.per_position else channels
         return indices * self.engines.params_words
 
-    def _block(self, operand: str, at: At) -> int:
+    def _block(self, operand: str, at: WalkPosition) -> int:
         """Words of a block of an activation, its padding included."""
         block = activation_block(self.shape, operand, at.extent)
         return block.channels * block.plane
@@ -136,24 +136,24 @@ class Transfers:
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 
-    def weight_tokens(self, at: At) -> tuple[Tokens, Tokens]:
+    def weight_tokens(self, at: WalkPosition) -> tuple[Tokens, Tokens]:
         """(takes, gives): the tokens of the first and of the last load of a slice of weights."""
         depth, free = self.stages["weight"].depth, self.tokens.given_by_weight_load()
         return tokens_of(self.tokens.full, at.first(depth)), tokens_of(free, at.last(depth))
 
-    def ifmap_tokens(self, at: At) -> tuple[Tokens, Tokens]:
+    def ifmap_tokens(self, at: WalkPosition) -> tuple[Tokens, Tokens]:
         """(takes, gives): the tokens of the first and of the last load of a block."""
         operand, full, free = self.tokens.of_ifmap_load()
         return (self._at_first(operand, full, at), self._at_last(operand, free, at)) if operand else ((), ())
 
-    def commit_tokens(self, at: At) -> tuple[Tokens, Tokens]:
+    def commit_tokens(self, at: WalkPosition) -> tuple[Tokens, Tokens]:
         """(takes, gives): the tokens of the first and of the last commit of a block."""
         return self._at_first(*self.tokens.taken_by_commit(), at), self._at_last(*self.tokens.given_by_commit(), at)
 
-    def _at_first(self, operand: str, semaphore: Semaphore, at: At) -> Tokens:
+    def _at_first(self, operand: str, semaphore: Semaphore, at: WalkPosition) -> Tokens:
         return tokens_of(semaphore, at.first(self.stages[operand].depth)) if operand else ()
 
-    def _at_last(self, operand: str, semaphore: Semaphore, at: At) -> Tokens:
+    def _at_last(self, operand: str, semaphore: Semaphore, at: WalkPosition) -> Tokens:
         return tokens_of(semaphore, at.last(self.stages[operand].depth)) if operand else ()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +20,10 @@ from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
 from cnncc.numerics import Ints
 from cnncc.proof.claim import Claim
-from cnncc.proof.locate_result import locate_result
+from cnncc.proof.locate_result import TensorReader, locate_result
 from cnncc.proof.program_run import ProgramRun
 from cnncc.proof.weight_words import WeightWords
 from cnncc.weights import Array
-
-Read = Callable[[ProgramRun], Ints]  # a tensor's words, [draw * batch, …]
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class Comparison:
             self._compare(label, value, known, lambda at: tensor_values(tensor, at.running, at.images), run)
 
     def _segment(self, number: int, run: ProgramRun) -> None:
-        """Compare what the host reads; store what is drawn for what it computes."""
+        """Compare the operands of a host segment; store draws as its results."""
         _, operands, results = self.network.hosts[number]
         read, written = run.host_tensors(number)
         for tensor, known in zip(read, operands, strict=True):
@@ -134,14 +131,14 @@ class Comparison:
             if known is not None:
                 self._compare("outputs", name, known, _integers(tensor), run)
 
-    def _compare(self, name: str, value: str, known: Polynomials, read: Read, run: ProgramRun) -> None:
+    def _compare(self, name: str, value: str, known: Polynomials, read: TensorReader, run: ProgramRun) -> None:
         """Compare a tensor with what the network has. Raises _Wrong."""
         wrong = self._difference(known, read, run)
         self.compared.append(ProofPart(name, value, known.residues[0].size, known.degree, wrong))
         if wrong:
             raise _Wrong
 
-    def _difference(self, known: Polynomials, read: Read, run: ProgramRun) -> str:
+    def _difference(self, known: Polynomials, read: TensorReader, run: ProgramRun) -> str:
         """The number of wrong results and the first of them, with what wrote it; empty if all are right."""
         try:
             got = read(run).reshape(known.residues.shape)
@@ -159,6 +156,6 @@ class Comparison:
         return f"{int(differs.sum()):,} of {differs.size:,} results differ, first at {list(first)}: {cause}"
 
 
-def _integers(tensor: Tensor) -> Read:
+def _integers(tensor: Tensor) -> TensorReader:
     """The words of a tensor in DRAM."""
     return lambda run: run.integers(tensor)

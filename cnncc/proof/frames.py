@@ -1,9 +1,13 @@
 """How many frames prove a program over frames for all numbers of frames.
 
-What an iteration over frames does depends on its number by three things: whether it is the first or the last one; the
-row of DRAM that a transfer moves; and where linear steps are in a circle of words (`wrap`). Circles come round after a
-number of frames, their *period*. A program is run in so many frames that there are a first one, a whole period, those
-that a loop runs more, and a last one.
+The number of an iteration over frames matters in three places:
+
+- conditions: it is the first or the last one
+- transfers: it selects the row of DRAM
+- linear steps: it selects the place in a circle of words (`wrap`)
+
+Circles come round after a number of frames, their *period*. The frames of a proof are a first one, a whole period, the
+iterations that a loop runs more than others, and a last one.
 """
 
 from __future__ import annotations

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from cnncc.binary.run import inputs_of, outputs_of
 from cnncc.dialects.array import Tensor
-from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
+from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.frontend.export_onnx import input_names, main_function, output_names, returned
 from cnncc.frontend.segments import interface, name_after_tensors
 from cnncc.proof.claim import Claim
@@ -30,7 +28,7 @@ def interface_differences(claim: Claim) -> Iterator[str]:
         if [tensor.name for tensor in given] != names:
             yield f"{role}s are {', '.join(tensor.name for tensor in given)}, the network has {', '.join(names)}"
             return
-        for tensor, value, quant in zip(given, values, _quants(attrs, len(names)), strict=True):
+        for tensor, value, quant in zip(given, values, quants_of(attrs, len(names)), strict=True):
             yield from _difference(f"{role} {tensor.name}", tensor, quant, shape(value.type))
             if role == "input" and quant is None:
                 on_host[value] = tensor.name
@@ -58,11 +56,6 @@ def _segments(claim: Claim, func: FuncOp, tensors: dict[str, Tensor], on_host: d
                 yield from _difference(f"host segment {number}: {name}", tensors[name], given, None)
                 if given is None and on_host.setdefault(value, name) != name:
                     yield f"host segment {number} reads {name}, the network has {on_host[value]}"
-
-
-def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
-    given = [entry.data.get("cnn.quant") for entry in attrs] if attrs else [None] * count
-    return [attr.data if isinstance(attr, QuantAttr) else None for attr in given]
 
 
 def _difference(what: str, tensor: Tensor, quant: Quant | None, dims: tuple[int, ...] | None) -> Iterator[str]:

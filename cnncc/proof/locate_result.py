@@ -21,7 +21,7 @@ from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.degrees import Degrees
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.output_units import OutputUnit, pattern_of
-from cnncc.machine.values.regfile import Sums, Words
+from cnncc.machine.values.regfile import PsumHalf, Words
 from cnncc.machine.values.strided import Strided
 from cnncc.proof.program_run import ProgramRun, degree_run
 
@@ -29,7 +29,7 @@ DIGIT_BITS = 14  # of the digits of a number: each is a word of an image of its 
 DIGITS = 3
 FIRST = 2 << DIGIT_BITS * (DIGITS - 1)  # above what words hold that no commit has written
 
-Read = Callable[[ProgramRun], Ints]
+TensorReader = Callable[[ProgramRun], Ints]  # a tensor's words, [draw * batch, …]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Numbers(Degrees):
     def add(
         self,
         operation: MacOperation,
-        sums: Sums,
+        sums: PsumHalf,
         slots: Strided,
         x: Words,
         w: Words | None,
@@ -96,7 +96,7 @@ def _number(interpreter: Interpreter, numbers: _Numbers) -> None:
         interpreter.rules[InstructionKind.COMMIT] = partial(numbers.begin, rule, interpreter)
 
 
-def locate_result(binary: Binary, end: int, read: Read, frames: int = 1) -> str:
+def locate_result(binary: Binary, end: int, read: TensorReader, frames: int) -> str:
     """The commit that wrote a word, when the instructions before number `end` are done; of cores, all of them.
 
     read: the word, as [digit] of its images.

@@ -15,7 +15,7 @@ import numpy as np
 from xdsl.ir import Operation
 
 from cnncc.dialects.cnn import AddOp, ConvOp, PoolOp, Steps
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.draws import Draws, Residues
 from cnncc.errors import Refusal
 from cnncc.proof.claim import Claim
@@ -34,8 +34,7 @@ class WeightWords:
     @cached_property
     def symbols(self) -> dict[str, Array]:
         """The network's arrays by symbol."""
-        globals_ = [op for op in self.claim.module.ops if isinstance(op, GlobalOp)]
-        return {op.sym_name.data: constant_array(op, self.claim.store) for op in globals_}
+        return arrays_of(self.claim.module, self.claim.store)
 
     def differences(self) -> Iterator[str]:
         """What differs between the binary's words and the network's, one line for each array. Raises Refusal."""

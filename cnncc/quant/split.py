@@ -42,7 +42,7 @@ class QuantisedLayer:
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class MeasuredUse:
     """A layer that reads an activation tensor, for measuring: patches f64[p, i], weights f64[k, i], bias f64[k].
 
     A layer without weights adds, compares or passes on its inputs. terms: the number of inputs that a psum sums up.
@@ -143,7 +143,7 @@ class _Limits:
         return np.max(needs, axis=0)
 
 
-def measured_error(use: Use, absmax: float, top: int, operand_bits: int, psum_bits: int) -> float:
+def measured_error(use: MeasuredUse, absmax: float, top: int, operand_bits: int, psum_bits: int) -> float:
     """Mean square error of the output over its mean square, on the patches; inf if the layer has no integers."""
     if use.terms * top > integer_range(psum_bits)[1]:
         return float("inf")
@@ -170,7 +170,7 @@ def candidate_tops(operand_bits: int) -> list[int]:
     return [integer_range(bits)[1] for bits in range(operand_bits, min(LEAST_BITS, operand_bits) - 1, -1)]
 
 
-def choose_top(absmax: float, uses: Sequence[Use], operand_bits: int, psum_bits: int) -> int:
+def choose_top(absmax: float, uses: Sequence[MeasuredUse], operand_bits: int, psum_bits: int) -> int:
     """The top with the least sum of measured errors over all `uses` of a tensor; the largest among equals."""
 
     def error(top: int) -> float:

@@ -70,7 +70,7 @@ def _reaching_over(window: Window, sizes: tuple[int, int]) -> Window:
 
 
 def position_counts(
-    window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)
+    window: Window, sizes: tuple[int, int], pads: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The number of a window's positions inside an image of these sizes and pads: by output row, by output column."""
 

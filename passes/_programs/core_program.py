@@ -25,7 +25,7 @@ from cnncc.dialects.nest import CoresOp, LayerOp, chain_of, group_layers
 from cnncc.model.core_steps import buffers, core_routes, first_tokens, over_frames, weight_semaphores
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.passes._programs.group_program import GroupProgram
-from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer
+from cnncc.passes._programs.layer_records import ActivationLayout, Body, Node, ProgramLayer
 from cnncc.passes._programs.tensors import ArrayTensors
 from cnncc.passes._scheduling.nest_layers import label_of
 
@@ -56,7 +56,7 @@ class ChainProgram:
         self,
         op: CoresOp,
         tensors: ArrayTensors,
-        rings: dict[SSAValue, Home],
+        rings: dict[SSAValue, ActivationLayout],
         plain: Callable[[LayerOp, str, GroupLayer], ProgramLayer],
         arch: Arch,
     ) -> None:
@@ -109,7 +109,7 @@ def weights_in(transfers: Sequence[Node], full: Semaphore) -> list[Node]:
     return result
 
 
-def frames_through(image: tuple[str, Home], result: tuple[str, Home], lag: int) -> list[Node]:
+def frames_through(image: tuple[str, ActivationLayout], result: tuple[str, ActivationLayout], lag: int) -> list[Node]:
     """An image in and a result out for each frame, from and to these tensors in DRAM, and their circles in the GLB."""
     start = _Frames("image", *image), _Frames("result", *result)
     full, free = Semaphore.IFMAP_FULL, Semaphore.INPUT_FREE
@@ -128,7 +128,7 @@ class _Frames:
 
     name: str
     dram: str
-    circle: Home
+    circle: ActivationLayout
 
     @property
     def blocks(self) -> int:

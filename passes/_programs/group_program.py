@@ -119,7 +119,7 @@ class GroupProgram:
 
     def _section(self, body: GroupBody, section: Section, image: Piece | None) -> list[Node]:
         layer = self.group[section.layer]
-        less = section.stripe * layer.rows - layer.start(section.stripe)
+        less = section.stripe * layer.rows - layer.stripes.start(section.stripe)
         # No condition of a layer in a group asks for its last stripe.
         stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, False, less)
         if load := self.loads.get(section.layer):
@@ -144,5 +144,5 @@ class GroupProgram:
         if image is None or image.last:
             return None
         # In the last of several images of a piece the next one is the first of the next piece: one further, too.
-        rows = self.group[section.layer].stripe_rows(0)
+        rows = self.group[section.layer].stripes.rows_of(0)
         return self._position(section.layer, replace(stripe, base=0, less=0), rows, replace(image, base=image.base + 1))

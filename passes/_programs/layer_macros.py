@@ -29,7 +29,7 @@ from cnncc.model.register_files import (
 )
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_records import Coordinates, HeldOperand, Node, Position, ProgramLayer
-from cnncc.passes._programs.layer_sums import Ends
+from cnncc.passes._programs.layer_sums import SumConditions
 
 COUNTERS = 3
 
@@ -114,7 +114,7 @@ class Macros:
                 raise self._refuse(f"{needed} PEs side by side do not fit {most} {on}")
         return A.Place(rows, cols, 0, 0, set_rows, set_cols, row, row_set, col, col_set)
 
-    def _side(self, at: Position, on: str, coordinates: Coordinates) -> tuple[int, int, A.Term, A.Term]:
+    def _side(self, at: Position, on: str, coordinates: Coordinates) -> tuple[int, int, A.IndexTerm, A.IndexTerm]:
         """PEs, PEs of a set and the terms on one side of the array: of two loops the inner one is inside a set."""
         loops = [(loop, count) for loop, count in at.space if loop.on == on]
         inner = loops[-1] if len(loops) > 1 or (loops and self._inside_set(loops[-1][0], at.extent)) else None
@@ -137,12 +137,12 @@ class Macros:
         shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, self.taps, extent["w"])
         return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
 
-    def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
+    def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.IndexTerm:
         if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
-            return A.Term()
+            return A.IndexTerm()
         along = coordinates[placed[0].dim]
         step = along.of(placed[0].step)
-        return A.Term(along.axis, step) if step else A.Term()
+        return A.IndexTerm(along.axis, step) if step else A.IndexTerm()
 
     # -- loads ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Macros:
 
     # -- commits -------------------------------------------------------------------------------------------------
 
-    def commit(self, at: Position, ends: Ends | None, tokens: A.Tokens) -> A.Commit:
+    def commit(self, at: Position, ends: SumConditions | None, tokens: A.Tokens) -> A.Commit:
         """The commit of a section; `ends`: when its sums are complete, if they are partial."""
         if ends and not self.shape.is_mac:
             raise self._refuse("a pool is not put together from parts: no loop over its window outside others")
@@ -351,7 +351,7 @@ class Macros:
         together = prod(count for loop, count in rows if loop.dim in REDUCTION_DIMS)
         outer = next((placed for placed in rows if placed[0].dim not in REDUCTION_DIMS), None)
         term = self._term(outer, self.glb["output"].coordinates)
-        return replace(place, set_rows=together, row=A.Term(), row_set=term)
+        return replace(place, set_rows=together, row=A.IndexTerm(), row_set=term)
 
     def _committed(self, at: Position) -> tuple[list[A.Extent], A.Slots]:
         """The outputs of a PE as pixels, lines and channels of a commit, and their slots."""

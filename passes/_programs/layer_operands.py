@@ -13,8 +13,8 @@ from cnncc.dialects import array as A
 from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import ActivationBlock, inside, slice_words, stage_block
-from cnncc.passes._programs.layer_order import Order
-from cnncc.passes._programs.layer_records import AxisStep, Home, Operand, Position, ProgramLayer
+from cnncc.passes._programs.layer_order import IterationOrder
+from cnncc.passes._programs.layer_records import ActivationLayout, AxisStep, Operand, Position, ProgramLayer
 
 OF_COMMIT = ("output", "residual")
 
@@ -32,8 +32,8 @@ def full_slice(layer: ProgramLayer, stage: Stage) -> int:
 class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
-    def __init__(self, layer: ProgramLayer, order: Order) -> None:
-        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, layer.mapping.stages_in("glb")
+    def __init__(self, layer: ProgramLayer, order: IterationOrder) -> None:
+        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, layer.mapping.glb_stages
         staged = [self.stages[name] for name in OF_COMMIT if name in self.stages]
         self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
@@ -123,7 +123,7 @@ class Operands:
             views.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
         return views
 
-    def _activation_views(self, name: str, home: Home) -> list[A.View]:
+    def _activation_views(self, name: str, home: ActivationLayout) -> list[A.View]:
         shape = self.layer.shape
         height, width = (shape.ih, shape.iw) if name == "ifmap" else (shape.sizes.h, shape.sizes.w)
         fill, zero = (shape.window.fill, shape.window.zero) if name == "ifmap" else (0, 0)
@@ -133,7 +133,7 @@ class Operands:
         if stage is None:
             channel, wrap = 1 if by_position else home.plane, home.wrap or wrap
             if name in OF_COMMIT and not home.image:
-                wrap = wrap or self.image  # one image at a time lies here, wherever a commit starts
+                wrap = wrap or self.image  # a ring has one image: a start that counts images comes round in it
             ring = home.ring
             return [
                 A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, ring_y=ring, steps=steps)

@@ -23,7 +23,7 @@ Cut = tuple[int, int, int]  # iterations, size, first iteration
 
 
 @dataclass(frozen=True)
-class Order:
+class IterationOrder:
     """The loops of a layer of these sizes, the `peeled` outermost of them peeled; `sets` as of `split`.
 
     opened: the number of one of those, or -1.

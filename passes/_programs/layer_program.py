@@ -41,7 +41,7 @@ from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.model.register_files import indexed_by
 from cnncc.passes._programs.layer_macros import Macros
 from cnncc.passes._programs.layer_operands import Operands
-from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import Body, LoopPieces, Node, Position, ProgramLayer, split
 from cnncc.passes._programs.layer_sums import Sections
 from cnncc.passes._programs.layer_transfers import LayerTransfers, alternating
@@ -80,7 +80,7 @@ class ProgramWalk:
         for problems in (link_problems, file_problems):
             refuse_any(problems(mapping, shape, self.arch), f"layer {self.layer.label}: ")
         wanted = {"ifmap", "weight"} if shape.is_mac else {"ifmap"}
-        if shape.is_mac and "weight" not in self.layer.mapping.stages_in("glb"):
+        if shape.is_mac and "weight" not in self.layer.mapping.glb_stages:
             raise self._refuse("weights must be staged in glb: they come from DRAM")
         if set(self.rf) != wanted:
             raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf")
@@ -122,14 +122,14 @@ class ProgramWalk:
             )
         return frozenset(unrolled)
 
-    def _order(self) -> Order:
+    def _order(self) -> IterationOrder:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many copies."""
         sizes = whole(self.layer.shape.sizes)
         loops = LoopPieces(self.outer, self.unrolled, self.layer.in_group)
-        peeled = max((stage.depth for stage in alternating(self.layer.mapping.stages_in("glb"))), default=0)
-        order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
+        peeled = max((stage.depth for stage in alternating(self.layer.mapping.glb_stages)), default=0)
+        order = IterationOrder(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
         if order.opened >= 0 and order.copies(0, peeled, sizes) > MOST_BODIES:
-            order = Order(loops, sizes, self.sets, peeled)
+            order = IterationOrder(loops, sizes, self.sets, peeled)
         if (copies := order.copies(0, peeled, sizes)) > MOST_BODIES:
             raise self._refuse(
                 f"the {peeled} loops around a stage in glb with two buffers take {copies} copies of loop bodies, more "
@@ -163,7 +163,7 @@ class ProgramWalk:
         return [*fetches, *self._inside(depth, at), commit, *drains]
 
     def _check_section(self, depth: int) -> None:
-        for stage in self.layer.mapping.stages_in("glb").values():
+        for stage in self.layer.mapping.glb_stages.values():
             by_loads = stage.operand == "weight" or (
                 stage.operand == "ifmap" and self.transfers.tokens.is_freed_by_loads()
             )

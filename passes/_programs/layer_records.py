@@ -43,7 +43,7 @@ class AxisStep(NamedTuple):
     def of(self, indices: int) -> int:
         """The step for so many indices: periods of `per`, or a part of one.
 
-        >>> Along("k", 3, 4).of(8), Along("k", 3, 4).of(2), Along("k", 1, 4, 5).of(2)
+        >>> AxisStep("k", 3, 4).of(8), AxisStep("k", 3, 4).of(2), AxisStep("k", 1, 4, 5).of(2)
         (6, 0, 10)
         """
         if indices > self.per and indices % self.per:
@@ -70,7 +70,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Home:
+class ActivationLayout:
     """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next.
 
     Attributes:
@@ -90,14 +90,14 @@ class Home:
 class Tensors:
     """The tensors of a layer. buffers: the tensors in the GLB that stages fill, by operand. Others are resident."""
 
-    ifmap: Home
-    output: Home
-    residual: Home | None = None
+    ifmap: ActivationLayout
+    output: ActivationLayout
+    residual: ActivationLayout | None = None
     weight: str = ""
     params: str = ""
     buffers: Map[str, str] = field(default_factory=dict[str, str])
 
-    def homes(self) -> dict[str, Home]:
+    def homes(self) -> dict[str, ActivationLayout]:
         """Where the activations lie, by operand."""
         homes = {"ifmap": self.ifmap, "residual": self.residual, "output": self.output}
         return {operand: home for operand, home in homes.items() if home is not None}

@@ -16,7 +16,7 @@ from cnncc.model.layer_shape import Extents, LayerShape, stage_block, whole
 from cnncc.passes._programs.layer_records import LoopPieces, Piece, split
 
 
-class Ends(NamedTuple):
+class SumConditions(NamedTuple):
     """When partial sums begin and when they are complete."""
 
     fresh: Names | None
@@ -52,12 +52,12 @@ class Sections:
             left[loop.dim] = min(loop.step, left[loop.dim])
         return self.uniform(depth, extent)
 
-    def ends(self, loops: LoopPieces, pieces: Sequence[Piece]) -> Ends | None:
+    def ends(self, loops: LoopPieces, pieces: Sequence[Piece]) -> SumConditions | None:
         """When the partial sums of a section begin and are complete, `pieces` around it; None where none are."""
         around = [piece for piece in pieces if self.outer[piece.loop].dim in REDUCTION_DIMS]
         if all(piece.first and piece.last and piece.count == 1 for piece in around):
             return None
-        return Ends(loops.first(around), loops.last(around))
+        return SumConditions(loops.first(around), loops.last(around))
 
 
 def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int = 0, pitch: int = 0) -> int:

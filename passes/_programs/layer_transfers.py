@@ -211,7 +211,7 @@ class LayerTransfers:
         return [*seconds, self._block(A.Direction.OUT, "output", at, tokens)]
 
     def _slice(self, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
-        """A slice of weights or params: one block, or one an output channel where not all its weights come."""
+        """A slice of weights or params: one block, or one for each output channel if only some of its weights come."""
         stage, sizes = self.stages[operand], self.layer.shape.sizes
         if operand == "params" and self.layer.shape.per_position:
             return self._positions(at, tokens)
@@ -226,7 +226,7 @@ class LayerTransfers:
         return A.Dma(A.Direction.IN, f"{operand}.dram", operand, words, count, **place, **steps, tokens=tokens)
 
     def _positions(self, at: Position, tokens: A.Tokens) -> A.Dma:
-        """The params of some rows and columns of positions: one block, or one a row where these are not all columns."""
+        """The params of some rows and columns of positions: one block, or one for each row if columns are left out."""
         layer, stage = self.layer, self.stages["params"]
         dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
         rows, words = at.extent["h"], at.extent["w"] * layer.params_words
@@ -242,7 +242,7 @@ class LayerTransfers:
         return self.operands.buffer(stage, at) % (stage.buffers * self.operands.buffer_words(stage))
 
     def _block(self, direction: A.Direction, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
-        """Rows of channels of an activation; what of them lies in the padding is not copied (DMA-1)."""
+        """Rows of channels of an activation, without those parts that lie in the padding (DMA-1)."""
         layer, home = self.layer, self.operands.home[operand]
         block, start = activation_block(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
         buffer = buffer_block(layer, self.stages[operand])

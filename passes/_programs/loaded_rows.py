@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from cnncc.dialects import array as A
 from cnncc.dialects._mapping import Loop
-from cnncc.passes._programs.layer_records import AxisStep, Home, LoopPieces, Node, Operand, Position
+from cnncc.passes._programs.layer_records import ActivationLayout, AxisStep, LoopPieces, Node, Operand, Position
 
 
 @dataclass(frozen=True)
 class LoadedRows:
     """A value in DRAM and the ring for its rows. channels, height, width: of the value."""
 
-    dram: Home
-    ring: Home
+    dram: ActivationLayout
+    ring: ActivationLayout
     channels: int
     height: int
     width: int

@@ -15,7 +15,7 @@ from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
-from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import AxisStep, Body, LoopPieces, Node, Operand, Position, ProgramLayer
 
 
@@ -28,7 +28,7 @@ class _StreamProgram:
     """One layer; the fields are fixed at the start."""
 
     def __init__(self, layer: ProgramLayer) -> None:
-        self.layer, self.staged, loops = layer, layer.mapping.stages_in("glb"), LoopPieces(_blocks(layer))
+        self.layer, self.staged, loops = layer, layer.mapping.glb_stages, LoopPieces(_blocks(layer))
         extent, sizes = inside(layer.shape.sizes, loops.loops), whole(layer.shape.sizes)
         self.runs, self.plane = extent["n"] * extent["k"], extent["h"] * extent["w"]
         self.depth, self.loops = len(loops.loops), loops
@@ -36,7 +36,7 @@ class _StreamProgram:
         self.of_inputs = self.staged[self.inputs[0]].buffers if self.inputs else 1
         self.of_output = self.staged["output"].buffers if "output" in self.staged else 0
         self.twice = any(stage.buffers > 1 for stage in self.staged.values()) and self.depth > 0
-        self.order = Order(loops, sizes, [1] * self.depth, self.depth if self.of_inputs > 1 else 0)
+        self.order = IterationOrder(loops, sizes, [1] * self.depth, self.depth if self.of_inputs > 1 else 0)
         self._check()
 
     def _check(self) -> None:
@@ -111,7 +111,7 @@ class _StreamProgram:
         return A.Tokens(self._free() if name == self.inputs[0] else 0, full if name == self.inputs[-1] else 0)
 
     def _free(self) -> int:
-        """What says that the buffers of a block are free; 0 where nothing is staged."""
+        """The semaphore of free buffers of a block; 0 where nothing is staged."""
         output, ends = self.staged.get("output"), [input_free(self.staged[name]) for name in self.inputs]
         return int(output_free(output) if output else next(iter(ends), Semaphore.NONE))
 

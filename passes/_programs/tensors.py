@@ -22,12 +22,12 @@ from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape
 from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.quantised_layers import codes_of
-from cnncc.passes._programs.layer_records import Home
+from cnncc.passes._programs.layer_records import ActivationLayout
 
 
 def source(value: SSAValue) -> SSAValue:
@@ -38,7 +38,7 @@ def source(value: SSAValue) -> SSAValue:
 
 
 def uses(value: SSAValue) -> Iterator[Use]:
-    """The uses of a value, of its reshapes and of its columns, other than these."""
+    """The uses of a value, also through reshapes and columns, which are no uses themselves."""
     for use in value.uses:
         if isinstance(use.operation, ReshapeOp | ColumnsOp):
             yield from uses(use.operation.result)
@@ -48,7 +48,7 @@ def uses(value: SSAValue) -> Iterator[Use]:
 
 def staged(layer: LayerOp) -> set[str]:
     """The operands that the layer stages in the GLB."""
-    return set(mapping_of(layer).stages_in("glb"))
+    return set(mapping_of(layer).glb_stages)
 
 
 def is_in_cores(layer: LayerOp) -> bool:
@@ -74,10 +74,8 @@ def is_read_in_glb(use: Use, quant: Quant) -> bool:
 
 def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
     """The integers that come from the network's user or from host segments, with the scale that they have there."""
-    quants: dict[SSAValue, Quant] = {}
-    for attr, arg in zip(func.arg_attrs or (), func.args, strict=False):
-        if isinstance(quant := attr.data.get("cnn.quant"), QuantAttr):
-            quants[arg] = quant.data
+    given = zip(func.args, quants_of(func.arg_attrs, len(func.args)), strict=True)
+    quants: dict[SSAValue, Quant] = {arg: quant for arg, quant in given if quant is not None}
     for op in func.body.block.ops:
         if isinstance(op, HostOp):
             results = zip(op.outputs, op.output_quants, strict=True)
@@ -132,7 +130,7 @@ class ArrayTensors:
         self.parts = parts(self.func.body.block)
 
     def declare(self, tensor: A.Tensor) -> str:
-        """Declare a tensor and return its name: another one than said where the network's interface has that."""
+        """Declare a tensor and return its name, with a prime where another tensor or the interface has the name."""
         name = tensor.name
         while tensor.role in ("value", "weight") and (name in self.declared or name in self.names):
             name += "'"
@@ -147,16 +145,16 @@ class ArrayTensors:
         """The name of a value's tensor."""
         return self.places[memory, source(value)]
 
-    def home(self, memory: A.Memory, value: SSAValue) -> Home:
+    def home(self, memory: A.Memory, value: SSAValue) -> ActivationLayout:
         """A value's tensor, as the layer sees it that has the value under its type."""
         whole, first, apart = columns_of(value)
         tensor = self.declared[self.tensor(memory, whole)]
         _, channels, rows, cols = image_shape(whole.type)
         image, plane = tensor.image or channels * rows * cols, tensor.plane or rows * cols
-        home = self.columns(Home(tensor.name, image, plane, tensor.pitch or cols), first)
+        home = self.columns(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), first)
         return replace(home, image=apart) if apart else home
 
-    def columns(self, home: Home, first: int) -> Home:
+    def columns(self, home: ActivationLayout, first: int) -> ActivationLayout:
         """Where the columns from `first` on of what lies at `home` begin."""
         if not first:
             return home
@@ -167,18 +165,18 @@ class ArrayTensors:
             self.declared[name] = A.Tensor(name, tensor.memory, words, part_of=tensor.name, offset=first)
         return replace(home, tensor=name)
 
-    def ring(self, name: str, plan: GroupLayer, rows: int) -> Home:
+    def ring(self, name: str, plan: GroupLayer, rows: int) -> ActivationLayout:
         """A ring of so many rows of a layer's result."""
         plane = rows * plan.sizes.w
         tensor = self.declare(A.Tensor(name, "glb", plane * plan.sizes.k))
-        return Home(tensor, 0, plane, plan.sizes.w, rows if rows < plan.sizes.h else 0)
+        return ActivationLayout(tensor, 0, plane, plan.sizes.w, rows if rows < plan.sizes.h else 0)
 
-    def circle(self, name: str, value: SSAValue, images: int) -> Home:
+    def circle(self, name: str, value: SSAValue, images: int) -> ActivationLayout:
         """Buffers for so many images of a value, which follow each other."""
         _, channels, rows, cols = image_shape(value.type)
         words = channels * rows * cols
         tensor = self.declare(A.Tensor(f"{name}.glb", "glb", images * words))
-        return Home(tensor, words, rows * cols, cols, wrap=images * words)
+        return ActivationLayout(tensor, words, rows * cols, cols, wrap=images * words)
 
     def in_frames(self, value: SSAValue) -> str:
         """The tensor of a value in the record of a frame. Raises Refusal where it is none of its own."""
@@ -190,7 +188,7 @@ class ArrayTensors:
         return name
 
     def place(self, memory: A.Memory, value: SSAValue, name: str) -> str:
-        """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
+        """Give a value a tensor: an output's, a part of a concatenation, or one of its own."""
         value = source(value)
         if memory == "dram" and (output := self._output(value)) and (memory, value) not in self.places:
             return self.exchange(*output)

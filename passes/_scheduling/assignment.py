@@ -72,6 +72,6 @@ def _check(layers: Sequence[LayerOp], candidates: Candidates) -> None:
 
 
 def _near_label(name: str, known: Sequence[str]) -> str:
-    """The label of the layer that is made of the ONNX node `name`, or one that looks like it."""
+    """A hint: the label of the layer made of the ONNX node `name`, or a label like it."""
     of_node = [label for operator in OPERATORS if (label := tidy(name, operator)) != name and label in known]
     return f"that node's label is '{of_node[0]}'" if of_node else hint(name, known)

@@ -98,7 +98,7 @@ class StripRun(NamedTuple):
 
 
 def strip_runs(layers: Sequence[LayerOp], columns: int, rolled: bool) -> list[StripRun]:
-    """The strips of so many columns of the last result. rolled: those that are alike run as one. Raises Refusal."""
+    """The strips of so many columns of the last result. rolled: equal strips run as one. Raises Refusal."""
     width, runs = image_shape(layers[-1].result.type)[3], list[StripRun]()
     for number, own in enumerate(strips(width, columns)):
         needed = columns_needed(layers, number, own)

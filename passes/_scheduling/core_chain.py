@@ -21,7 +21,7 @@ from cnncc.dialects._channels import (
     image_tokens,
     regions_problem,
 )
-from cnncc.dialects._liveness import Chain, liveness_problem, longer_channels
+from cnncc.dialects._liveness import CoreChainData, liveness_problem, longer_channels
 from cnncc.dialects.nest import (
     ChannelOp,
     CoresOp,
@@ -33,12 +33,12 @@ from cnncc.dialects.nest import (
     reads_of_values,
 )
 from cnncc.model.core_steps import buffers
-from cnncc.model.cores_plan import ChannelPlan, CoresPlan
+from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
 from cnncc.passes._scheduling.nest_layers import label_of
 
-Bank = tuple[str, str]  # the engine that reads the words of a bank, and the one that writes them (CORE-5)
+Bank = tuple[str, str]  # the engine that reads a bank, and the engine that writes it (CORE-5)
 DMA = "dma"
 
 
@@ -104,7 +104,7 @@ class CoreChain:
         return replace(self, keeps=tuple(channel.keeps for channel in chain.channels))
 
     @cached_property
-    def as_data(self) -> Chain:
+    def as_data(self) -> CoreChainData:
         """As plain data."""
         links, keeps, plans = list[Link](), iter(self.keeps), [core.group.plans for core in self.cores]
         for core, behind in pairwise(self.cores):
@@ -119,7 +119,7 @@ class CoreChain:
             links.append(Link(tuple(channels)))
         image = self.cores[0].part.entries[0]
         tokens = image_tokens(plans[0], self.cores[0].readers(image), image_shape(image.type)[2])
-        return Chain(plans, links, tokens, self.lag)
+        return CoreChainData(plans, links, tokens, self.lag)
 
     @property
     def channels(self) -> list[Channel]:
@@ -128,20 +128,13 @@ class CoreChain:
 
     def plan(self) -> CoresPlan:
         """As the cost model takes it."""
-        links = self.as_data.links
         (image,) = self.cores[0].part.entries
-        reads = [tuple(reader for channel in link.channels for reader in channel.readers) for link in links]
-        return CoresPlan(
+        return cores_plan(
             span([core.label for core in self.cores]),
             self.lag,
-            tuple(core.group.plan() for core in self.cores),
-            tuple(core.region for core in self.cores),
-            (self.cores[0].readers(image), *reads),
-            tuple(
-                ChannelPlan(channel.label, channel.keeps, number, channel.writer)
-                for number, link in enumerate(links)
-                for channel in link.channels
-            ),
+            [(core.group.plan(), core.region) for core in self.cores],
+            self.cores[0].readers(image),
+            self.as_data.links,
             _words(image),
             _words(self.cores[-1].group.layers[-1].result),
             image_shape(image.type)[2],

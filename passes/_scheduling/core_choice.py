@@ -1,6 +1,6 @@
 """Which layers run on which PEs, where layers run side by side: the choice of `nest-cores`. No pass.
 
-1. *Units.* The layers may be cut where those behind read one value of those before.
+1. *Units.* The layers may be cut where a single value leads from the layers before to those behind.
 2. *Combinations.* Consecutive units make a core, with a rectangle of PEs; the rectangles fit the array, parted by cuts
    from edge to edge. A core takes at least its operations / (PEs x lanes) cycles for a frame.
 3. *Figures.* The combinations with the least bound come first. The model runs each core by itself (`core_mapping.py`).

@@ -1,4 +1,4 @@
-"""The layers of a core with their nests: those with which its PEs take the fewest cycles for a frame. No pass.
+"""The nests of a core's layers with which its PEs take the fewest cycles for a frame. No pass.
 
 The mapper minimises the cycles of a layer by itself. A core does stripe after stripe, frame after frame, so that loads
 of a stripe hide behind the one before, perhaps of another layer. Three searches give each layer its choices:
@@ -7,8 +7,8 @@ of a stripe hide behind the one before, perhaps of another layer. Three searches
 2. the stripes of a frame, one behind the other
 3. likewise, for an array that is busy for the fewest cycles: loads cost next to nothing, macro-instructions cost more
 
-The model runs the core by itself, with all that it reads there and space for all that it writes. The choices with the
-fewest cycles from one frame to the next are taken, layer by layer, and with them whether a layer runs a stripe later.
+The model runs the core by itself: its inputs are there, and its results have space. Layer by layer, the choice with the
+fewest cycles from one frame to the next is taken, and with it whether the layer runs a stripe later.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from cnncc.passes._scheduling.stripes import (
     kind_in_group,
     stripe_shape,
     striped,
+    whole_mapping,
     with_given_delays,
     with_least_rings,
 )
@@ -96,15 +97,9 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     """The best mapping of a stripe when all stripes of a frame follow each other: as images, in a loop around it."""
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
     stripes = -(-layer.sizes.data.h // rows)
-    result = searched(
-        replace(shape, sizes=replace(shape.sizes, n=stripes)),
-        arch,
-        GlbBudget(arch.glb.words, residual=layer.residual is not None),
-    )
-    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
-        return None
-    mapping = result.mapping
-    if not mapping.loops or mapping.loops[0].dim != "n":
+    frame = replace(shape, sizes=replace(shape.sizes, n=stripes))
+    mapping = whole_mapping(searched(frame, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None)))
+    if mapping is None or not mapping.loops or mapping.loops[0].dim != "n":
         return mapping
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
     return Mapping(mapping.loops[1:], tuple(stages))

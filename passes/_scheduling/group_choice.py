@@ -95,7 +95,7 @@ class GroupChoice:
     def run(
         self, groups: Sequence[LayerGroup], layers: MappedLayers | None = None
     ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
-        """The cycles of the network with these groups, and of its parts; None where they do not fit the GLB.
+        """The cycles of the network with these groups, and of each part; None if the groups do not fit the GLB.
 
         layers: those beside the groups, None for the ones that were found.
         """
@@ -228,7 +228,7 @@ def _times(figures: Figures, guess: Figures) -> tuple[float, float]:
     return cycles, cost
 
 
-class Path(NamedTuple):
+class PartialGrouping(NamedTuple):
     """The groups of the first layers of a network, and their cycles and cost."""
 
     cycles: int
@@ -236,23 +236,26 @@ class Path(NamedTuple):
     groups: tuple[Candidate, ...] = ()
 
 
-def paths(alone: Sequence[Figures], candidates: Iterable[Candidate]) -> list[Path]:
+def paths(alone: Sequence[Figures], candidates: Iterable[Candidate]) -> list[PartialGrouping]:
     """The front of ways to cut layers into groups and single layers, those with the fewest cycles first."""
     ending: dict[int, list[Candidate]] = {}
     for each in candidates:
         ending.setdefault(each.last, []).append(each)
-    ends = [[Path(0, 0.0)]]
+    ends = [[PartialGrouping(0, 0.0)]]
     for number, single in enumerate(alone):
-        ways = [Path(path.cycles + single.cycles, path.cost + single.cost, path.groups) for path in ends[-1]]
+        ways = [PartialGrouping(path.cycles + single.cycles, path.cost + single.cost, path.groups) for path in ends[-1]]
         for each in ending.get(number, []):
             cycles, cost = each.figures
-            ways += [Path(path.cycles + cycles, path.cost + cost, (*path.groups, each)) for path in ends[each.first]]
+            ways += [
+                PartialGrouping(path.cycles + cycles, path.cost + cost, (*path.groups, each))
+                for path in ends[each.first]
+            ]
         ends.append(_undominated(ways))
     return ends[-1]
 
 
-def _undominated(ways: Sequence[Path]) -> list[Path]:
-    result = list[Path]()
+def _undominated(ways: Sequence[PartialGrouping]) -> list[PartialGrouping]:
+    result = list[PartialGrouping]()
     for path in sorted(ways, key=lambda path: path[:2]):
         if not result or path.cost < result[-1].cost:
             result.append(path)

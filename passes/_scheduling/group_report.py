@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cnncc.errors import plural
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.passes._scheduling.group_choice import GroupChoice
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm
@@ -24,7 +25,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another group in place of a chosen one: what it is, and what the network takes with it."""
+    """Another group in place of a chosen one, and the costs of the network with it."""
 
     group: str
     form: str
@@ -108,7 +109,7 @@ def _chosen(choice: GroupChoice) -> Iterator[ChosenGroup]:
 
 
 def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
-    """What copies take that a group does not need: of an input that it loads, of a result that leaves by stripes."""
+    """The copies that a group saves: of an input that it loads row by row, of a result that leaves by stripes."""
     search, network, arch = choice.search, choice.network, choice.arch
     loaded = {network.root(value) for value in group.loaded}
     into = sum(value.words for root, value in search.copied.items() if root in loaded)
@@ -122,7 +123,7 @@ def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
 def form_of(group: LayerGroup) -> str:
     """How a group runs, in words."""
     options = group.options
-    columns = f" in strips of {_counted(options.columns, 'column')}" if options.columns else ""
+    columns = f" in strips of {plural(options.columns, 'column')}" if options.columns else ""
     loads = "".join(f", {load.label} row by row" for load in group.loads)
     delays = f", delays {' '.join(map(str, options.delays))}" if options.delays else ""
     rowwise, single = ", delays in rows" * options.rowwise, ", results in one buffer" * options.single
@@ -131,11 +132,7 @@ def form_of(group: LayerGroup) -> str:
 
 def stripes_of(rows: int) -> str:
     """In words."""
-    return f"stripes of {_counted(rows, 'row')}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number > 1 else ''}"
+    return f"stripes of {plural(rows, 'row')}"
 
 
 def _nearest(choice: GroupChoice, chosen: Candidate) -> Alternative | None:

@@ -30,7 +30,7 @@ from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.strip_groups import alike, in_strips
-from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_shape, striped
+from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_shape, striped, whole_mapping
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
@@ -92,7 +92,7 @@ class GroupSearch:
             (network.operands(layer)[operand], operand)
             for layer, mapping in mappings.items()
             for operand in STREAMED
-            if operand in mapping.stages_in("glb")
+            if operand in mapping.glb_stages
         ]
         self.in_dram = {root for root, _ in streamed}
         self._bare = dict[GroupForm, LayerGroup]()
@@ -109,7 +109,7 @@ class GroupSearch:
         return [self._least(form) for form in forms]
 
     def searched(self, strips: Sequence[Candidate]) -> list[Candidate]:
-        """Those of these groups that the array can run, with their figures."""
+        """The groups that the array can run, with their figures."""
         return self._searched([each.form for each in strips])
 
     def _searched(self, forms: Sequence[GroupForm]) -> list[Candidate]:
@@ -258,20 +258,20 @@ class GroupSearch:
                 yield rows
 
     def _stripes(self, form: GroupForm) -> Iterator[tuple[LayerOp, int, LayerShape]]:
-        """The layers, rows of a stripe of each, and what it is to those who map it; that of the widest strip."""
+        """Each layer with the rows of its stripe, and its shape to the mapper: that of the widest strip."""
         layers, bare = self.network.layers[form.first : form.last + 1], self.bare(form)
         parts = in_strips(bare, form.columns).parts if form.columns else bare.parts
         widest = max(parts, key=lambda part: sum(shape.sizes.w for shape in part.shapes))
         return zip(layers, heights(layers, form.rows), widest.shapes, strict=True)
 
     def _room(self, form: GroupForm) -> int:
-        """GLB words that are left by rings, buffers and weights of a group, by a bound: below 0 it does not fit."""
+        """A bound of the GLB words that rings, buffers and weights of a group leave; it does not fit below 0."""
         group = self.bare(form)
         needed = sum(group.words(self.arch).values()) + self.weights(group.layers) + self.words_beside(group)
         return self.arch.glb.words - needed
 
     def smallest(self, first: int, last: int) -> GroupForm | None:
-        """The form of these layers that takes the fewest words of the GLB; None where they have no stripes."""
+        """The form of these layers with the fewest GLB words; None without stripes."""
         layers, rows = self.network.layers[first : last + 1], [*self.heights(first, last)][-1:]
         forms = [
             GroupForm(first, last, least, loaded, rowwise, single)
@@ -313,7 +313,7 @@ class GroupSearch:
     def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
-        streamed = set(self.mappings[layer].stages_in("glb")) | ({"output"} if self.is_result(layer) else set[str]())
+        streamed = set(self.mappings[layer].glb_stages) | ({"output"} if self.is_result(layer) else set[str]())
         streamed = streamed - inside(layer, layers, form.loaded)
         if nest_ is not None:
             return striped(layer, nest_, rows, streamed, None, form.single)
@@ -392,10 +392,9 @@ class GroupSearch:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
         nests = list[nest.Mapping]()
         for (layer, rows, _), task in zip(self._stripes(form), self._tasks(form), strict=True):
-            result = searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices)
-            if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+            mapping = whole_mapping(searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices))
+            if mapping is None:
                 return None
-            mapping = result.mapping
             if task.shape.sizes.w < layer.sizes.data.w:
                 mapping = _in_loop(mapping, Loop("w", task.shape.sizes.w))
             nests.append(self._nest(layer, form, rows, mapping))

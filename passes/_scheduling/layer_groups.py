@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAt
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._groups import STREAMED, GroupLayer, Read, group_problem, load_of_rows
+from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, group_problem, load_of_rows
 from cnncc.dialects.nest import (
     ColumnsOp,
     GroupOp,
@@ -107,7 +107,7 @@ class LayerGroup:
         is_least = [plan.delay for plan in least] == [plan.delay for plan in self.of_layers]
         rows, rowwise = self.plans[-1].rows, any(plan.first for plan in self.plans)
         loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
-        leaving = self.plans[-1].mapping.stages_in("glb").get("output")
+        leaving = self.plans[-1].mapping.glb_stages.get("output")
         single = leaving is not None and leaving.buffers == 1
         columns = self.strips[0].plans[-1].sizes.w if self.strips else 0
         given = GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads, single=single)
@@ -147,7 +147,7 @@ class LayerGroup:
     @property
     def has_head(self) -> bool:
         """Whether it begins with transfers, behind which those for the next layer may stand."""
-        stages = [stage for plan in self.plans for stage in plan.mapping.stages_in("glb").values()]
+        stages = [stage for plan in self.plans for stage in plan.mapping.glb_stages.values()]
         return any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
 
     def cost(self, arch: Arch, costs: Energy) -> float:
@@ -169,7 +169,7 @@ class LayerGroup:
         """A lower bound of the cost, whatever the mappings of stripes are, of a group without strips."""
         of_layers = list[float]()
         for layer, shape, plan in self.members:
-            streamed = frozenset(plan.mapping.stages_in("glb")).intersection(STREAMED)
+            streamed = frozenset(plan.mapping.glb_stages).intersection(STREAMED)
             budget = GlbBudget(arch.glb.words, streamed, bool(layer.residual))
             of_layers.append(least_cost(shape, arch, budget, costs))
         return sum(of_layers) + self._cost_of_loads(costs)
@@ -250,6 +250,13 @@ def _number(attribute: Attribute | None) -> int:
     return attribute.value.data if isinstance(attribute, IntegerAttr) else -1
 
 
+def check_stripe(rows: int, last: LayerOp) -> None:
+    """A stripe is some rows of the last layer's result, at most all of them. Raises Refusal."""
+    height = last.sizes.data.h
+    if not 1 <= rows <= height:
+        raise Refusal(f"stripes of {rows} rows: rows is 1 to {height}, all of the last layer, '{label_of(last)}'")
+
+
 def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = (), several: bool = False) -> list[int]:
     """Rows of a stripe of each value that is loaded and of each layer, `rows` for the last one.
 
@@ -260,7 +267,7 @@ def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = (
     return stripe_rows(names, sizes, _reads(layers, loaded), rows, several)
 
 
-def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[Read, ...]]:
+def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[RowRead, ...]]:
     values = [*loaded, *(layer.result for layer in layers)]
     return [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
 

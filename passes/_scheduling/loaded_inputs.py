@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from xdsl.ir import BlockArgument, SSAValue
 
 from cnncc.dialects import nest
-from cnncc.dialects._groups import Read
+from cnncc.dialects._groups import RowRead
 from cnncc.dialects.nest import ColumnsOp, LayerOp, columns_of, image_shape, reads_of_values
 from cnncc.passes._programs.tensors import uses
 from cnncc.passes._scheduling.nest_layers import label_of, rows_apart
@@ -56,7 +56,7 @@ def rows_read(value: SSAValue, layers: Sequence[LayerOp]) -> int:
     return max(read.rows(0, layer.sizes.data.h, height)[1] for layer, read in _readers(value, layers))
 
 
-def _readers(value: SSAValue, layers: Sequence[LayerOp]) -> Iterator[tuple[LayerOp, Read]]:
+def _readers(value: SSAValue, layers: Sequence[LayerOp]) -> Iterator[tuple[LayerOp, RowRead]]:
     return ((layer, read) for layer in layers for read in reads_of_values(layer, [value]))
 
 
@@ -67,7 +67,7 @@ def _row_words(value: SSAValue) -> int:
 
 def _is_streamed(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping]) -> bool:
     """Whether the value lies in DRAM for all layers that read it."""
-    return all(read.operand in nests[layer].stages_in("glb") for layer, read in _readers(value, layers))
+    return all(read.operand in nests[layer].glb_stages for layer, read in _readers(value, layers))
 
 
 def _is_for_these(

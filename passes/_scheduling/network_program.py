@@ -21,7 +21,7 @@ Plans = Mapping[LayerOp, LayerPlan | None]  # None: the model does not know the 
 
 
 def network_parts(
-    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup] = ()
+    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup]
 ) -> list[Part]:
     """The parts of the program, with what has a place in the GLB early enough to be prefetched.
 
@@ -41,7 +41,7 @@ def network_parts(
 
 
 def network_cycles(
-    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup] = ()
+    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup]
 ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
     """The cycles of the network, and of its parts by label; None where groups do not fit the GLB.
 

@@ -49,7 +49,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class OsPlan:
+class OutputStationaryPlan:
     """Steps of the loops over blocks and slices, their order, and how weights are staged, in how many buffers."""
 
     k: int
@@ -72,7 +72,7 @@ def mapping_of(
     shape: LayerShape,
     arch: Arch,
     tile: Tile,
-    plan: OsPlan,
+    plan: OutputStationaryPlan,
     streamed: frozenset[str] = frozenset(),
     columns: int | None = None,
 ) -> Mapping:
@@ -92,7 +92,7 @@ def mapping_of(
     return Mapping(loops, (*sorted(glb, key=lambda stage: stage.depth), *rf))
 
 
-def _all_loops(shape: LayerShape, tile: Tile, plan: OsPlan, columns: int) -> tuple[Loop, ...]:
+def _all_loops(shape: LayerShape, tile: Tile, plan: OutputStationaryPlan, columns: int) -> tuple[Loop, ...]:
     """All loops of the module's docstring, with those that run once."""
     t, channels, pixels = tile, [Loop("k", plan.k)], [Loop("h", plan.h), Loop("w", plan.w)]
     blocks = channels + pixels if plan.k_outside else pixels + channels
@@ -117,7 +117,7 @@ def those_running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]
     return running
 
 
-def _places(shape: LayerShape, plan: OsPlan, streamed: frozenset[str]) -> list[tuple[str, int]]:
+def _places(shape: LayerShape, plan: OutputStationaryPlan, streamed: frozenset[str]) -> list[tuple[str, int]]:
     """What is staged in the GLB, and inside how many of the loops that may run."""
     block = StagePlace.IN_BLOCK
     ifmap = block if plan.k_outside or shape.channelwise else StagePlace.IN_IMAGE_BLOCK

@@ -54,7 +54,7 @@ def _times(groups: Sequence[LayerGroup]) -> int:
 
 
 def prefetched_layers(
-    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup] = ()
+    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup]
 ) -> list[LayerOp]:
     """The layers whose weights the GLB has words for. mappings: of all layers. Layers in groups wait for theirs."""
     lives = lifetimes(network, arch, mappings, groups)
@@ -91,7 +91,7 @@ def _resident(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> lis
         root
         for layer, mapping in mappings.items()
         for operand, root in network.operands(layer).items()
-        if operand in mapping.stages_in("glb")
+        if operand in mapping.glb_stages
     }
     return [value for value in network.values if value.root not in streamed]
 

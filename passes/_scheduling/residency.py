@@ -1,4 +1,4 @@
-"""Which values are resident in the GLB, from the layer that computes them to the last that reads them. No pass.
+"""Which values are resident in the GLB, from the layer that computes a value to its last reader. No pass.
 
 The others lie in DRAM, and are streamed through the GLB block by block wherever they are read or written. Small values
 come first: each resident value saves its way to DRAM and back, and a small one takes the fewest words for that. Then

@@ -31,7 +31,7 @@ from cnncc.passes._scheduling.glb_words import (
     is_small,
     stage_sizes,
 )
-from cnncc.passes._scheduling.numbered_nest import BLOCK, SLICE, OsPlan, Tile, mapping_of
+from cnncc.passes._scheduling.numbered_nest import BLOCK, SLICE, OutputStationaryPlan, Tile, mapping_of
 from cnncc.passes._scheduling.schedule_file import LayerNumbers
 
 SMALLER = "smaller tof, toy, tox or tif"
@@ -60,11 +60,11 @@ def _tiles(shape: LayerShape, given: LayerNumbers) -> dict[str, int]:
     return {key: min(getattr(given, key) or most, most) for key, most in _most(shape).items()}
 
 
-def _chosen(shape: LayerShape, given: LayerNumbers) -> tuple[Tile, OsPlan, int]:
+def _chosen(shape: LayerShape, given: LayerNumbers) -> tuple[Tile, OutputStationaryPlan, int]:
     """The tile, the plan, and the kernel columns of a macro-instruction; no tile is larger than the layer."""
     tiles = _tiles(shape, given)
     tile = Tile(given.poy, given.pox, given.pofv, given.pofh, given.p, given.q, tiles["tky"])
-    return tile, OsPlan(tiles["tof"], tiles["toy"], tiles["tox"], tiles["tif"]), tiles["tkx"]
+    return tile, OutputStationaryPlan(tiles["tof"], tiles["toy"], tiles["tox"], tiles["tif"]), tiles["tkx"]
 
 
 # -- what is legal -----------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def _candidates(shape: LayerShape, arch: Arch, given: LayerNumbers, budget: GlbB
     """
     tile, plan, columns = _chosen(shape, given)
 
-    def mapping(plan: OsPlan) -> Mapping:
+    def mapping(plan: OutputStationaryPlan) -> Mapping:
         return mapping_of(shape, arch, tile, plan, budget.streamed, columns)
 
     whole, block = mapping(plan), replace(plan, weights=BLOCK)

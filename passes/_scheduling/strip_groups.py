@@ -24,7 +24,7 @@ from cnncc.passes._scheduling.layer_groups import LayerGroup
 
 def in_strips(group: LayerGroup, columns: int) -> LayerGroup:
     """The group in strips of so many columns of the last result. Raises Refusal."""
-    streamed = {layer: mapping.stages_in("glb") for layer, mapping in group.mappings.items()}
+    streamed = {layer: mapping.glb_stages for layer, mapping in group.mappings.items()}
     runs = strip_runs(group.layers, columns, may_roll(group.layers, streamed))
     return replace(group, strips=tuple(_strips(group, run) for run in runs))
 

@@ -10,15 +10,16 @@ from dataclasses import replace
 from math import lcm
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import STREAMED, GroupLayer, Read, least_lag, least_ring
+from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, least_lag, least_ring
 from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.search import Result
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
-Reads = Sequence[tuple[Read, ...]]
+Reads = Sequence[tuple[RowRead, ...]]
 
 
 def stripe_rows(
@@ -54,7 +55,7 @@ def with_least_delays(layers: Sequence[GroupLayer], slack: Sequence[int] = ()) -
     result: list[GroupLayer] = []
     for number, layer in enumerate(layers):
         producers = [(read, result[read.producer]) for read in layer.reads]
-        behind = [each.delay + least_lag(layer, read, each) + each.is_load for read, each in producers]
+        behind = [each.delay + least_lag(layer.stripes, read, each.stripes) + each.is_load for read, each in producers]
         result.append(replace(layer, delay=max(behind, default=0) + (slack[number] if slack else 0)))
     return result
 
@@ -64,7 +65,7 @@ def with_given_delays(layers: Sequence[GroupLayer], delays: Sequence[int | None]
     result: list[GroupLayer] = []
     for layer, delay in zip(layers, delays, strict=True):
         producers = [(read, result[read.producer]) for read in layer.reads]
-        least = max((each.delay + least_lag(layer, read, each) for read, each in producers), default=0)
+        least = max((each.delay + least_lag(layer.stripes, read, each.stripes) for read, each in producers), default=0)
         result.append(replace(layer, delay=least if delay is None else delay))
     return result
 
@@ -83,8 +84,8 @@ def with_least_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
         for at, other in enumerate(layers):
             for read in (read for read in other.reads if read.producer == number):
                 wanted.append(read.stride * (ahead[at] - 1) + read.extent - read.pad)
-        ahead[number] = layer.rows if layer.stripes == 1 else max(wanted)
-        if layer.mapping.stages_in("glb").keys() & {"ifmap", "residual"}:
+        ahead[number] = layer.rows if layer.stripes.count == 1 else max(wanted)
+        if layer.mapping.glb_stages.keys() & {"ifmap", "residual"}:
             ahead[number] = -(-ahead[number] // layer.rows) * layer.rows
     return with_least_delays([replace(layer, first=ahead[number] % layer.rows) for number, layer in enumerate(layers)])
 
@@ -99,7 +100,10 @@ def with_least_rings(layers: Sequence[GroupLayer], apart: Sequence[int]) -> list
         readers = [
             (at, other, read) for at, other in enumerate(layers) for read in other.reads if read.producer == number
         ]
-        least = max((least_ring(other, read, layer) for _, other, read in readers), default=0)
+        least = max(
+            (least_ring(other.stripes, read, layer.stripes, other.delay - layer.delay) for _, other, read in readers),
+            default=0,
+        )
         unit = lcm(*(apart[at] for at, _, read in readers if read.operand == "ifmap"))
         result.append(replace(layer, keeps=min(-(-least // unit) * unit, layer.sizes.h)))
     return result
@@ -170,14 +174,21 @@ def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
     return replace(shape, sizes=sizes, window=replace(window, pad=(0, left, 0, right)), ih=ih)
 
 
+def whole_mapping(result: Result | None) -> Nest | None:
+    """The mapping that a search found, if all that it stages in the GLB lies there as a whole; else None."""
+    if result is None or any(stage.depth for stage in result.mapping.glb_stages.values()):
+        return None
+    return result.mapping
+
+
 def best_of_stripe(layer: LayerOp, rows: int, arch: Arch) -> Nest:
     """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
-    result = searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None))
-    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+    mapping = whole_mapping(searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None)))
+    if mapping is None:
         words = shape.weight_words + shape.params * arch.words_per_param * shape.sizes.k
         raise Refusal(
             f"its weights and parameters, {words} words, do not fit glb.words = {arch.glb.words}: leave the layer out, "
             f"or use a larger array"
         )
-    return result.mapping
+    return mapping

@@ -29,6 +29,7 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, split_strip, strip_count
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation
 from cnncc.driver.program_parts import mapped_parts
+from cnncc.driver.prove import claim_of_model
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.model.energy import with_energy
@@ -37,7 +38,8 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import stage_words
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
-from cnncc.model.program_schedule import Copy, Part
+from cnncc.model.program_schedule import CopyPart, Part
+from cnncc.proof.proof import prove
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import TEXT, Column, fitted, table
 
@@ -64,12 +66,17 @@ NETWORKS = {
     "resnet50": Network("ResNet-50"),
     "mnist": Network("MNIST net", file="mnist.onnx"),
 }
+GROUPS = "with groups"
+ERROR_BITS = 50.0  # of proofs
 PAPER = "the paper: 77 MB layer by layer, 3.6 MB fused, 362 KB for rings of 8-bit words"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network, mapped in one way: cycles, DRAM words, energy (of a MAC's), words of rings and their groups."""
+    """A network, mapped in one way: cycles, DRAM words, energy (of a MAC's), words of rings and their groups.
+
+    error_bits: of the program's proof, which errs with a probability of at most 2^-bits; None without one.
+    """
 
     name: str
     cycles: int
@@ -78,6 +85,7 @@ class Case:
     energy: float
     ring_words: int = 0
     groups: tuple[str, ...] = ()
+    error_bits: float | None = None
 
 
 @dataclass(frozen=True)
@@ -96,25 +104,22 @@ def array(glb_kib: int) -> Arch:
     return replace(arch, glb=replace(arch.glb, words=glb_kib * KIB * 8 // arch.operand_bits))
 
 
-def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
-    """A network as loop nests that are not mapped yet. Raises Refusal as models.py does."""
+def model_of(name: str, image_size: int | None, folder: Path) -> Path:
+    """The file of a network up to its last convolution. Raises Refusal as models.py does."""
     if file := NETWORKS[name].file:
-        compilation = start_compilation(SAMPLES / "models" / file, CompileOptions(ARRAY, batch=1))
-    else:
-        size = ("--image-size", str(image_size)) if image_size else ()
-        command = (
-            sys.executable,
-            str(SAMPLES / "models.py"),
-            name,
-            "--features",
-            "-o",
-            str(folder / "net.onnx"),
-            *size,
-        )
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise Refusal(made.stderr.strip().splitlines()[-1])
-        compilation = start_compilation(folder / "net.onnx", CompileOptions(ARRAY))
+        return SAMPLES / "models" / file
+    model = folder / "net.onnx"
+    size = ("--image-size", str(image_size)) if image_size else ()
+    command = (sys.executable, str(SAMPLES / "models.py"), name, "--features", "-o", str(model), *size)
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise Refusal(made.stderr.strip().splitlines()[-1])
+    return model
+
+
+def quantised(model: Path) -> Compilation:
+    """A network as loop nests that are not mapped yet."""
+    compilation = start_compilation(model, CompileOptions(ARRAY, batch=1))
     compilation.run_before(ASSIGN)
     return compilation
 
@@ -125,14 +130,12 @@ def through_dram(start: Compilation) -> int:
     return sum(prod(shape(value.type)) for layer in layers for value in (*layer.operands, layer.result))
 
 
-def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str, schedule: Path | None) -> Case:
-    """The network, mapped. schedule: a file with groups. Raises Refusal where the array cannot run it."""
-    (folder / "array.toml").write_text(arch_text(arch))
+def case(name: str, start: Compilation, options: CompileOptions) -> Case:
+    """The network, mapped. Raises Refusal where the array cannot run it."""
     module = start.module.clone()
     module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
-    groups = str(schedule) if schedule else NONE
-    options = CompileOptions(str(folder / "array.toml"), schedule=schedule, objective=objective, groups=groups)
     settings = options.settings()
+    arch = settings.arch
     parts = mapped_parts(Compilation(start.ctx, module, settings))
     counters = with_energy(program_counts(parts, arch, causes=False), arch.energy)
     dram = counters["words"]["dram_read"] + counters["words"]["dram_write"]
@@ -148,11 +151,19 @@ def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str
     return Case(name, counters["cycles"]["total"], dram, activations, counters["energy"]["total"], rings, labels)
 
 
+def error_bits(model: Path, options: CompileOptions, progress: Progress) -> float:
+    """Of the proof of the program of a network. Raises Refusal if it is not proven."""
+    proof = prove(claim_of_model(model, options, progress), ERROR_BITS, progress)
+    if proof.failures:
+        raise Refusal(f"{model.name} is not proven: {proof.failures[0]}")
+    return proof.error_bits
+
+
 def dram_words(parts: Iterable[Part], arch: Arch) -> tuple[int, int]:
     """Words between DRAM and GLB: of activations, and of weights and parameters."""
     moved, others = 0, 0
     for part in parts:
-        if isinstance(part, Copy):
+        if isinstance(part, CopyPart):
             moved += sum(part.words)
         elif isinstance(part, GroupPlan):
             moved += sum(prod(each.sizes.of(dim) for dim in "nkhw") for each in part.group if each.is_load)
@@ -169,29 +180,35 @@ def ring_words(group: GroupPlan) -> int:
     """The words of a group's rings, and of the buffers of what comes and goes by stripes."""
     rings = sum(layer.keeps * layer.sizes.k * layer.sizes.w for layer in group.group)
     for plan in group.layers:
-        stages = [stage for stage in plan.mapping.stages_in("glb").values() if stage.depth]
+        stages = [stage for stage in plan.mapping.glb_stages.values() if stage.depth]
         rings += sum(stage_words(plan.shape, plan.mapping.loops, stage, 0) for stage in stages)
     return rings
 
 
-def reproduce(networks: Sequence[str], glb_kib: Sequence[int], image_size: int | None, progress: Progress) -> list[Run]:
-    """All networks with all sizes of the GLB that are wanted. Raises Refusal."""
+def reproduce(
+    networks: Sequence[str], glb_kib: Sequence[int], image_size: int | None, progress: Progress, *, proven: bool = False
+) -> list[Run]:
+    """All networks with all sizes of the GLB that are wanted. proven: with proofs of the groups. Raises Refusal."""
     runs = list[Run]()
     for name in networks:
         with tempfile.TemporaryDirectory() as folder_name:
             folder = Path(folder_name)
             progress(name, 0, 1)
-            start = quantised(name, image_size, folder)
+            model = model_of(name, image_size, folder)
+            start = quantised(model)
             for kib in (kib for kib in NETWORKS[name].glb_kib if kib in glb_kib):
+                (folder / "array.toml").write_text(arch_text(array(kib)))
+                plain = CompileOptions(str(folder / "array.toml"), batch=1, groups=NONE)
+                wanted = {"without groups": plain, "fewest words without groups": replace(plain, objective="words")}
                 schedule = SAMPLES / "schedules" / f"{name}-{kib}.toml"
-                wanted = list[tuple[str, str, Path | None]]()
-                wanted += [("without groups", "cycles", None), ("fewest words without groups", "words", None)]
                 if schedule.is_file():
-                    wanted.append(("with groups", "cycles", schedule))
+                    wanted[GROUPS] = replace(plain, schedule=schedule, groups=str(schedule))
                 cases = list[Case]()
-                for done, (what, objective, file) in enumerate(wanted):
-                    progress(f"{name}, {kib} KiB: {what}", done, len(wanted))
-                    cases.append(case(what, start, array(kib), folder, objective, file))
+                for what, options in wanted.items():
+                    progress(f"{name}, {kib} KiB: {what}", len(cases), len(wanted))
+                    cases.append(case(what, start, options))
+                if proven and GROUPS in wanted:
+                    cases[-1] = replace(cases[-1], error_bits=error_bits(model, wanted[GROUPS], progress))
                 runs.append(Run(name, kib, through_dram(start), tuple(cases)))
     return runs
 
@@ -211,6 +228,8 @@ def as_text(runs: Iterable[Run]) -> Iterator[str]:
         yield from table([Column("", TEXT), *columns], rows)
         groups = [label for each in run.cases for label in each.groups]
         yield f"  groups: {', '.join(groups) if groups else 'none fit'}"
+        if (bits := run.cases[-1].error_bits) is not None:
+            yield f"  proven with groups, but for an error of at most 2^-{bits:.1f}; no two engines race"
         if run.network.startswith("vgg19"):
             yield f"  {PAPER}"
         yield ""
@@ -224,8 +243,11 @@ def _mib(words: int) -> str:
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)), help="Default: all.")
 @click.option("--glb", "glb_kib", multiple=True, type=click.Choice(["128", "2048"]), help="KiB; default: both.")
 @click.option("--image-size", type=click.IntRange(min=14), help="Rows of the image; default: as in the papers.")
+@click.option("--prove", "proven", is_flag=True, help="Prove programs with groups, too, but for an error of 2^-50.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def main(networks: tuple[str, ...], glb_kib: tuple[str, ...], image_size: int | None, as_json: bool) -> None:
+def main(
+    networks: tuple[str, ...], glb_kib: tuple[str, ...], image_size: int | None, proven: bool, as_json: bool
+) -> None:
     """Reproduce what groups of layers save, beside the figures of papers.
 
     All networks take about six minutes of CPU, ResNet-50 a minute for each GLB.
@@ -238,7 +260,7 @@ def main(networks: tuple[str, ...], glb_kib: tuple[str, ...], image_size: int | 
     sizes = [int(kib) for kib in glb_kib or ("128", "2048")]
     try:
         with progress_line() as progress:
-            result = reproduce(networks or list(NETWORKS), sizes, image_size, progress)
+            result = reproduce(networks or list(NETWORKS), sizes, image_size, progress, proven=proven)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
     click.echo(json.dumps([asdict(run) for run in result], indent=1) if as_json else fitted(as_text(result)))

@@ -1,1 +1,1 @@
-"""Several cores: their programs, what is refused of them, and what they do together."""
+"""Several cores: their programs, the checks of these, and how the cores run together."""

@@ -8,7 +8,6 @@ between comes again and again. The rest but for the last frames is multiplied, w
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,23 +24,15 @@ from cnncc.machine.times.tasks import ENGINES, HALVES
 from cnncc.machine.times.times import (
     DEFAULT_LIMIT_CYCLES,
     DEFAULT_LIMIT_STEPS,
-    Cycles,
     Simulation,
     TimedPiece,
-    cycles_of,
+    Times,
+    times_of,
 )
 
 MANY = 1 << 62
 NOTED = (Kind.DESC, Kind.STEP, Kind.DMA)
 ENGINE_CAUSES = {"load": "channel_in", "commit": "channel_out"}
-
-
-@dataclass(frozen=True)
-class CoreCycles:
-    """The cycles of a core and of its layers."""
-
-    cycles: Cycles
-    layers: Mapping[str, Cycles]
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class FrameTimes:
 class CoresTimes:
     """The cycles of each core, the times of frames, and by ring the most rows that wait in it."""
 
-    cores: Sequence[CoreCycles]
+    cores: Sequence[Times]
     frames: FrameTimes
     rings: Mapping[Ring, int]
 
@@ -155,17 +146,10 @@ class CoreTimes(CoreWalk[int]):
             case _:
                 pass
 
-    def result(self, layers: Sequence[tuple[str, int]]) -> CoreCycles:
+    def result(self, layers: Sequence[tuple[str, int]]) -> Times:
         """What was counted. A core without PEs has no array that could be idle."""
-        counts = self.piece.clock.all_counts()
-        names = (*CAUSES, *CHANNEL_CAUSES) if self.simulation.causes else ()
-        sums: Counter[Key] = Counter()
-        for (_, name), count in counts.items():
-            sums[0, name] += count
-        whole = cycles_of(sums, 0, names)
-        assert not names or whole.compute + sum(whole.stall.values()) == whole.total
-        of_layers = {label: cycles_of(counts, owner, names) for owner, (label, _) in enumerate(layers)}
-        return CoreCycles(whole, of_layers)
+        causes = (*CAUSES, *CHANNEL_CAUSES) if self.simulation.causes else ()
+        return times_of(self.piece.clock.all_counts(), layers, causes)
 
     def standing(self, leader: CoreTimes) -> Hashable:
         """Where the core stands, as the rest of the run depends on it, relative to the leader's frame and time."""

@@ -227,7 +227,7 @@ def run_together(walks: Sequence[CoreWalk[T]], pick: Pick[T] | None = None) -> N
     check_ended(walks)
 
 
-def run_frame(walks: Sequence[CoreWalk[T]], leader: CoreWalk[T] | None, pick: Pick[T] | None = None) -> None:
+def run_frame(walks: Sequence[CoreWalk[T]], leader: CoreWalk[T] | None, pick: Pick[T] | None) -> None:
     """Let all cores run as far as they can while the leader does not begin another iteration over frames."""
     while ready := [walk for walk in walks if walk.can_go_on and not (walk is leader and walk.at_frame)]:
         (pick(ready) if pick else ready[0]).go_on()

@@ -11,7 +11,7 @@ from cnncc.errors import Refusal
 from cnncc.isa.codec import check_structure, has_cores
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.program import Leaf, LoopNode, Node, mask_of, tree_of
+from cnncc.machine.program import Leaf, LoopNode, Node, leaves, mask_of, tree_of
 
 Semaphore = tuple[int, int]  # core, number
 MOST_FRAMES = (1 << 16) - 1  # the height of a descriptor
@@ -52,7 +52,7 @@ class Core:
 
     def sets_descriptors(self, loop: LoopNode) -> bool:
         """Whether a loop of the program sets descriptors."""
-        return any(leaf.instruction.spec.kind in (Kind.DESC, Kind.STEP) for leaf, _ in _leaves(loop.body, 0))
+        return any(leaf.instruction.spec.kind in (Kind.DESC, Kind.STEP) for leaf in leaves(loop.body))
 
     @cached_property
     def leaves(self) -> Sequence[tuple[Leaf, int]]:

@@ -17,7 +17,7 @@ from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.banks import pe_terms, reach, spans_of
 from cnncc.machine.cores.programs import Core
-from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.times.durations import EXTENTS, ceil_div
 from cnncc.machine.values.addresses import Descriptor
 
@@ -126,15 +126,7 @@ def _loops_of_steps(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
         if isinstance(frames, LoopNode) and frames.head.instruction.number("frames"):
             for loop in frames.body:
                 if isinstance(loop, LoopNode):
-                    yield from ((leaf.index, loop.first) for leaf in _leaves(loop.body))
-
-
-def _leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
-    for node in nodes:
-        if isinstance(node, LoopNode):
-            yield from _leaves(node.body)
-        else:
-            yield node
+                    yield from ((leaf.index, loop.first) for leaf in leaves(loop.body))
 
 
 def ring_peaks(notes: Sequence[RingNotes]) -> dict[Ring, int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from typing import assert_never
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.times.durations import Occupancy, UnitSettings, occupancy
 from cnncc.machine.times.tasks import ENGINES, EngineTask, task_of
 
@@ -22,21 +22,13 @@ def constant_transfers(tree: Sequence[Node], words: int) -> frozenset[int]:
     """The transfers, by number, of weights and parameters: those lie in the first `words` words of DRAM (CAUSE-6)."""
     constants: set[int] = set()
     bases: dict[int, int] = {}
-    for leaf in _leaves(tree):
+    for leaf in leaves(tree):
         inst = leaf.instruction
         if inst.spec.kind is Kind.DESC:
             bases[inst.number("id")] = inst.number("base")
         elif inst.spec.kind is Kind.DMA and bases.get(inst.number("dram"), 0) < words:
             constants.add(leaf.index)
     return frozenset(constants)
-
-
-def _leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
-    for node in nodes:
-        if isinstance(node, LoopNode):
-            yield from _leaves(node.body)
-        else:
-            yield node
 
 
 class LoopTexts:

@@ -229,6 +229,16 @@ def cycles_of(counts: Mapping[Key, int], owner: int, causes: Sequence[str]) -> C
     return Cycles(compute=counts.get((owner, "array"), 0), stall=stall, **busy)
 
 
+def times_of(counts: Mapping[Key, int], layers: Sequence[tuple[str, int]], causes: Sequence[str]) -> Times:
+    """The counts of a whole program and of its layers, which own them in this order. causes: those of stalls."""
+    sums: Counter[Key] = Counter()
+    for (_, name), count in counts.items():
+        sums[0, name] += count
+    whole = cycles_of(sums, 0, causes)
+    assert not causes or whole.compute + sum(whole.stall.values()) == whole.total
+    return Times(whole, {label: cycles_of(counts, owner, causes) for owner, (label, _) in enumerate(layers)})
+
+
 def simulate(
     tree: Sequence[Node],
     arch: Arch,
@@ -247,10 +257,4 @@ def simulate(
     simulation = Simulation(tree, arch, layers, limit_cycles, limit_steps, causes, constant_words)
     piece = TimedPiece(simulation, start_state(arch), 0)
     piece.run(tree, ALL_LOOPS, ALL_LOOPS)
-    counts, names = piece.clock.all_counts(), CAUSES if causes else ()
-    sums: Counter[Key] = Counter()
-    for (_, name), count in counts.items():
-        sums[0, name] += count
-    whole = cycles_of(sums, 0, names)
-    assert not causes or whole.compute + sum(whole.stall.values()) == whole.total
-    return Times(whole, {label: cycles_of(counts, owner, names) for owner, (label, _) in enumerate(layers)})
+    return times_of(piece.clock.all_counts(), layers, CAUSES if causes else ())

@@ -18,7 +18,7 @@ from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.machine.values.addresses import Ints
 from cnncc.machine.values.output_units import OutputUnit
-from cnncc.machine.values.regfile import Sums, Values, Words
+from cnncc.machine.values.regfile import PsumHalf, Values, Words
 from cnncc.machine.values.strided import Strided
 
 
@@ -53,7 +53,7 @@ class Arithmetic(ABC):
     def add(
         self,
         operation: MacOperation,
-        sums: Sums,
+        sums: PsumHalf,
         slots: Strided,
         x: Words,
         w: Words | None,
@@ -68,7 +68,7 @@ class Arithmetic(ABC):
         """
 
     @abstractmethod
-    def step(self, operation: MacOperation, sums: Sums, slot: Strided, x: Values, w: Values | None) -> bool:
+    def step(self, operation: MacOperation, sums: PsumHalf, slot: Strided, x: Values, w: Values | None) -> bool:
         """Do one step on one psum; x, w: [image, block…, *grid, lane]. False if the psum leaves its width."""
 
     # -- sums on their way to the output units (COMMIT-1, COMMIT-5, COMMIT-6) --------------------------------------

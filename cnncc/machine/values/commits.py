@@ -26,7 +26,7 @@ from cnncc.machine.values.vectorised import Block, find
 
 
 @dataclass(frozen=True)
-class Output:
+class CommitRun:
     """A commit in execution: the instruction, its PEs, the loops' indices and the machine's parts that it uses.
 
     Sums and results are [image, block…, *grid, *pattern].
@@ -76,7 +76,7 @@ class Output:
             self.block.reads.append(parts.place)
         return parts
 
-    def at_last(self, axes: Sequence[int]) -> Output:
+    def at_last(self, axes: Sequence[int]) -> CommitRun:
         """The same in the last iterations along some axes of the block."""
         at = list(self.loops)
         for register, axis in self.block.axis_of.items() if self.block else ():

@@ -18,7 +18,7 @@ from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.products import greatest_words
-from cnncc.machine.values.regfile import HalfFault, Sums, Values, Words
+from cnncc.machine.values.regfile import HalfFault, PsumHalf, Values, Words
 from cnncc.machine.values.strided import Strided
 
 MOST = (1 << 15) - 1  # that a word holds
@@ -46,7 +46,7 @@ class Degrees(Arithmetic):
     def add(
         self,
         operation: MacOperation,
-        sums: Sums,
+        sums: PsumHalf,
         slots: Strided,
         x: Words,
         w: Words | None,
@@ -59,7 +59,7 @@ class Degrees(Arithmetic):
         sums.raise_to(slots, degree + keeps_greatest(operation))
         return True
 
-    def step(self, operation: MacOperation, sums: Sums, slot: Strided, x: Values, w: Values | None) -> bool:
+    def step(self, operation: MacOperation, sums: PsumHalf, slot: Strided, x: Values, w: Values | None) -> bool:
         degree = (x if w is None else x + w).max(axis=-1)
         sums.raise_to(slot, degree[..., None] + keeps_greatest(operation))
         return True

@@ -13,7 +13,7 @@ from cnncc.machine.values.addresses import Descriptor, Grid, Index, position
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.regfile import HalfFault, Words
-from cnncc.machine.values.strided import Even, Strided, even
+from cnncc.machine.values.strided import EvenPositions, Strided, even
 
 _MOST_COPIED = 8  # words of a copy for each delivered word; beyond, a list of addresses is quicker
 _MOST_TURNS = 1 << 10  # turns of rings; beyond, a list of addresses is quicker
@@ -56,7 +56,7 @@ def deliver(
     return Delivered(np.broadcast_to(words, (*words.shape[:-4], *(extent for extent, _ in pattern))), [read])
 
 
-def _evenly(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
+def _evenly(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words at even positions; None if only a list of addresses can tell them, or whether they trap."""
     padded = descriptor.height > 0 and not where.inside(descriptor.height, descriptor.width)
     place = None if padded or descriptor.zero else where.addresses(descriptor)
@@ -66,7 +66,7 @@ def _evenly(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Ari
     return None if words is None else Delivered(words, [place])
 
 
-def _copied(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
+def _copied(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words from a padded copy [images or 1, *linear axes, row, column] of all rows and columns reached.
 
     None if the copy would be too large, if a word has no view, or if a word does not fit (that none may ask for).
@@ -107,7 +107,7 @@ def _runs(reach: range, limit: int | None, ring: int) -> Iterator[tuple[range, i
         start = end
 
 
-def _again(copy: Words, where: Even, axes: list[int], reach: tuple[range, range]) -> Words:
+def _again(copy: Words, where: EvenPositions, axes: list[int], reach: tuple[range, range]) -> Words:
     """The view [images, *where.sizes] of a copy that holds every word once."""
     pitch = copy.shape[-1]
     steps = [y * pitch + x for _, y, x in where.steps]

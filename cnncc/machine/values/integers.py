@@ -13,7 +13,7 @@ from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.products import bound, bounds, dot, greatest_words, sum_of_words, sums_of_products
-from cnncc.machine.values.regfile import HalfFault, Sums, Values, Words
+from cnncc.machine.values.regfile import HalfFault, PsumHalf, Values, Words
 from cnncc.machine.values.strided import Strided
 from cnncc.numerics import integer_range
 
@@ -37,7 +37,7 @@ class Integers(Arithmetic):
     def add(
         self,
         operation: MacOperation,
-        sums: Sums,
+        sums: PsumHalf,
         slots: Strided,
         x: Words,
         w: Words | None,
@@ -57,7 +57,7 @@ class Integers(Arithmetic):
         sums.half.data, sums.bound = before
         return False
 
-    def step(self, operation: MacOperation, sums: Sums, slot: Strided, x: Values, w: Values | None) -> bool:
+    def step(self, operation: MacOperation, sums: PsumHalf, slot: Strided, x: Values, w: Values | None) -> bool:
         if keeps_greatest(operation):
             sums.raise_to(slot, dot(x, w)[..., None])
             return True

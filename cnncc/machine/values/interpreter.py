@@ -22,7 +22,7 @@ from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.values.arithmetic import Arithmetic
-from cnncc.machine.values.commits import Output
+from cnncc.machine.values.commits import CommitRun
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.integers import Integers
 from cnncc.machine.values.loop_fetches import leading_fetches
@@ -32,7 +32,7 @@ from cnncc.machine.values.mac_operations import operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
-from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, active_grid
+from cnncc.machine.values.regfile import Half, HalfFault, Halves, PsumHalf, Words, active_grid
 from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.vectorised import (
     Block,
@@ -45,7 +45,7 @@ from cnncc.machine.values.vectorised import (
     independent,
     largest_array,
 )
-from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
+from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit, work_of
 
 Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
 
@@ -67,14 +67,14 @@ class Interpreter:
             "weight": (arch.pe.weight_halves, arch.pe.weight_words),
             "ifmap": (arch.pe.ifmap_halves, arch.pe.ifmap_words),
         }
-        self.sums: Sums | None = None
-        self.sent: list[Sums] = []
+        self.sums: PsumHalf | None = None
+        self.sent: list[PsumHalf] = []
         self.unit = OutputUnit()
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
         self.block: Block | None = None
         self.block_elements = BLOCK_ELEMENTS
-        self.work = Work()
+        self.work = WorkLimit()
         self._independent: dict[tuple[object, ...], bool] = {}
         self.rules: Rules = {kind: self._rule(kind) for kind in InstructionKind}
 
@@ -342,7 +342,7 @@ class Interpreter:
                 return active_grid(inst, half.grid.set_rows, self.arch)
         return grid
 
-    def _clear(self, inst: Instruction, grid: Grid) -> Sums:
+    def _clear(self, inst: Instruction, grid: Grid) -> PsumHalf:
         """The psum half that the instruction adds to (TOKEN-3)."""
         if self._holds(clear := inst.when("clear"), last=False):
             if self.sums is not None:
@@ -351,14 +351,14 @@ class Interpreter:
                 raise HalfFault("no psum half is free")
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
             own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
-            self.sums = Sums.fresh(grid, self._axes(), self.arithmetic.start(inst.operation()), own)
+            self.sums = PsumHalf.fresh(grid, self._axes(), self.arithmetic.start(inst.operation()), own)
         if self.sums is None:
             raise HalfFault("no psum half is open: the first macro-instruction must clear")
         if self.sums.half.grid != grid:
             raise HalfFault("the macro-instructions from clear to send have the same PEs in the same sets")
         return self.sums
 
-    def _reduced(self, sums: Sums) -> dict[int, int]:
+    def _reduced(self, sums: PsumHalf) -> dict[int, int]:
         """Array axes of the block loops that are summed over, with their iterations."""
         if self.block is None:
             return {}
@@ -374,7 +374,7 @@ class Interpreter:
         # Checked before anything else: the arrays below have an element for each result.
         if commit_results(inst) > self.arch.glb.words:
             raise HalfFault("there are more results than words in the GLB")
-        output = Output(self.arithmetic, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
+        output = CommitRun(self.arithmetic, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
         sums = output.operand("operand") if inst.text("source") == "glb" else self._committed(inst, grid)
         if inst.number("reduce"):
             south, sums = reduced(inst, grid, sums, self.arithmetic)

@@ -20,7 +20,7 @@ from cnncc.machine.values.delivery import Delivered
 from cnncc.machine.values.memory import Memory, Place, ends
 from cnncc.machine.values.regfile import Words
 
-Read = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
+WordReader = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
 
 
 def leading_fetches(loop: LoopNode) -> list[Leaf]:
@@ -69,7 +69,7 @@ class FetchedWords:
         reach = (ends(place) for place in places if place.size)
         return any(low < self.low + self.before.words and high >= self.low for low, high in reach)
 
-    def read(self, read: Read, register: int, iterations: range, loops: Sequence[Index]) -> Words:
+    def read(self, read: WordReader, register: int, iterations: range, loops: Sequence[Index]) -> Words:
         """The words that `read` finds by the descriptor in each iteration, along the first axis after the images'.
 
         A loop whose index is one number is in that iteration alone.

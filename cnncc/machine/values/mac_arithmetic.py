@@ -13,10 +13,10 @@ from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import mac_operations, step_sums
 from cnncc.machine.values.arithmetic import Arithmetic
-from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
+from cnncc.machine.values.regfile import Half, HalfFault, PsumHalf, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
 from cnncc.machine.values.vectorised import OrderMatters
-from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
+from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit
 
 MOST_OPERATIONS = 1 << 24  # of a PE in a macro-instruction: the host holds their operands as arrays
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
@@ -49,12 +49,12 @@ def _check_banks(inst: Instruction, arch: Arch) -> None:
 
 def accumulate(
     inst: Instruction,
-    sums: Sums,
+    sums: PsumHalf,
     ifmap: Half,
     weight: Half | None,
     reduced: Mapping[int, int],
     arithmetic: Arithmetic,
-    work: Work,
+    work: WorkLimit,
 ) -> None:
     """Combine a macro-instruction's products (mac) or words (add, max) into its psums.
 
@@ -194,7 +194,7 @@ def _operand(inst: Instruction, half: Half, name: str) -> Words:
 
 
 def _one_by_one(
-    inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, arithmetic: Arithmetic
+    inst: Instruction, psum: Strided, sums: PsumHalf, x: Words, w: Words | None, arithmetic: Arithmetic
 ) -> None:
     """The steps in the order of the counters, each sum checked against the width of a psum (MAC-2)."""
     steps, operation = psum.steps, inst.operation()

@@ -39,7 +39,7 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arithmetic: Arithmetic) -
 
 
 @dataclass(frozen=True)
-class Turns:
+class SummedAxes:
     """The axes of a block whose iterations share one place of partial sums, because they do not move the place.
 
     - outer: the outer axes; each of their iterations starts new sums.
@@ -54,7 +54,7 @@ class Turns:
     final: bool
 
     @classmethod
-    def of(cls, still: Sequence[int], fresh: frozenset[int] | None, final: frozenset[int] | None) -> Turns:
+    def of(cls, still: Sequence[int], fresh: frozenset[int] | None, final: frozenset[int] | None) -> SummedAxes:
         """The turns of a block.
 
         - still: the axes that do not move the place, from the outermost on
@@ -79,7 +79,7 @@ class Accumulated:
     """
 
     sums: Ints
-    turns: Turns
+    turns: SummedAxes
     place: Place
     kept: Ints | None
     read: bool
@@ -112,7 +112,7 @@ def accumulated(
     full = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
     values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, full))
     still = [axis for axis in sorted(counts) if not _moves(place, axis)]
-    turns = Turns.of(still, *ends)
+    turns = SummedAxes.of(still, *ends)
     at = _words_at(
         place, tuple(1 if axis in still else n for axis, n in enumerate(full)), descriptor.base, arithmetic.arch
     )

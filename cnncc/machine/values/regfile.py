@@ -229,7 +229,7 @@ class Halves:
 
 
 @dataclass
-class Sums:
+class PsumHalf:
     """A psum half. All its slots start with `least`: 0, or what a maximum starts from.
 
     - scope: the block axes whose iterations have their own halves; the block's other axes are summed over.
@@ -242,7 +242,7 @@ class Sums:
     bound: Values
 
     @classmethod
-    def fresh(cls, grid: Grid, axes: int, least: float, scope: frozenset[int]) -> Sums:
+    def fresh(cls, grid: Grid, axes: int, least: float, scope: frozenset[int]) -> PsumHalf:
         """A half after `clear`."""
         half = Half.empty(grid, axes, np.float64)
         return cls(half, least, scope, half.data)

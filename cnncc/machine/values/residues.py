@@ -29,7 +29,7 @@ from cnncc.machine.values.integers import less_zero
 from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.products import bound, dot, sum_of_words, sums_of_products
-from cnncc.machine.values.regfile import Sums, Values, Words
+from cnncc.machine.values.regfile import PsumHalf, Values, Words
 from cnncc.machine.values.strided import Strided
 
 EXACT = float(1 << 52)  # of integers in float64, and a bit less
@@ -56,7 +56,7 @@ class Residues(Arithmetic):
     def add(
         self,
         operation: MacOperation,
-        sums: Sums,
+        sums: PsumHalf,
         slots: Strided,
         x: Words,
         w: Words | None,
@@ -73,7 +73,7 @@ class Residues(Arithmetic):
         sums.add(slots, added, np.full((1,) * added.ndim, most))
         return True
 
-    def step(self, operation: MacOperation, sums: Sums, slot: Strided, x: Values, w: Values | None) -> bool:
+    def step(self, operation: MacOperation, sums: PsumHalf, slot: Strided, x: Values, w: Values | None) -> bool:
         added = residues(dot(x, w))
         if keeps_greatest(operation):
             added = residues(added * self._by_image(self.draws.maximum(), added.ndim))

@@ -100,7 +100,7 @@ class Strided:
 
 
 @dataclass(frozen=True)
-class Even:
+class EvenPositions:
     """Positions that step evenly, along each axis on one of lin, k, y, x.
 
     start, steps: in words, rows, columns.
@@ -161,7 +161,7 @@ def even(
     loops: Sequence[Index],
     pattern: Sequence[tuple[int, FieldTerm]],
     descriptor: Descriptor,
-) -> Even | None:
+) -> EvenPositions | None:
     """The positions [block…, *PE axes, *pattern] of an instruction if they step evenly, else None (DESC-2, DESC-4)."""
     block = _block_axes(loops)
     walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(pattern)))
@@ -174,7 +174,7 @@ def even(
 
 def even_from(
     start: Sequence[int], loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]], descriptor: Descriptor
-) -> Even | None:
+) -> EvenPositions | None:
     """The positions [*pattern] from start (lin, k, y, x) on, without PEs, if they step evenly, else None."""
     walk = _AddressWalk(descriptor, [1] * len(pattern))
     walk.start = [start[0], start[1] * descriptor.plane, *start[2:]]
@@ -199,10 +199,10 @@ class _AddressWalk:
         self.steps = [(0, 0, 0)] * len(sizes)
         self.start = [0, 0, 0, 0]  # lin, k, y, x
 
-    def positions(self) -> Even:
+    def positions(self) -> EvenPositions:
         """The positions of all axes so far."""
         lin, k, y, x = self.start
-        return Even(tuple(self.sizes), (self.descriptor.base + lin + k, y, x), tuple(self.steps))
+        return EvenPositions(tuple(self.sizes), (self.descriptor.base + lin + k, y, x), tuple(self.steps))
 
     def pattern(self, pattern: Sequence[tuple[int, FieldTerm]]) -> None:
         """Add the pattern, the last axes."""

@@ -9,7 +9,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import Descriptor, Index, IndexArrays, Ints, Mask, axis_index
 from cnncc.machine.values.memory import Place
 from cnncc.machine.values.regfile import HalfFault
-from cnncc.machine.values.strided import Even, even_from
+from cnncc.machine.values.strided import EvenPositions, even_from
 
 
 def sides(
@@ -33,7 +33,7 @@ def _shape(inst: Instruction) -> list[int]:
     return [inst.number(name) for name in ("count", "rows", "words")]
 
 
-def _even(inst: Instruction, side: str, loops: Sequence[Index], descriptor: Descriptor) -> Even | None:
+def _even(inst: Instruction, side: str, loops: Sequence[Index], descriptor: Descriptor) -> EvenPositions | None:
     terms = (FieldTerm("lin", inst.number(f"{side}_step")), FieldTerm("y", 1), FieldTerm("x", 1))
     pattern = list(zip(_shape(inst), terms, strict=True))
     return even_from((inst.number(f"{side}_offset"), 0, inst.number("y"), inst.number("x")), loops, pattern, descriptor)

@@ -21,10 +21,10 @@ import numpy as np
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words, step_sums
 from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
-from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
+from cnncc.machine.values.loop_fetches import FetchedWords, WordReader, leading_fetches
 from cnncc.machine.values.loop_stores import IterationWrites, by_iteration, is_still, trailing_stores
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, Place, ends, fill, overlap
@@ -45,11 +45,6 @@ def depth(node: Node) -> int:
     if not isinstance(node, LoopNode):
         return 0
     return (node.count > 1) + max((depth(inner) for inner in node.body), default=0)
-
-
-def leaves(node: Node) -> list[Leaf]:
-    """The instructions of a node, in order."""
-    return [node] if isinstance(node, Leaf) else [leaf for inner in node.body for leaf in leaves(inner)]
 
 
 @dataclass
@@ -120,7 +115,7 @@ class Block:
             for part in self.fetched:
                 part.keep(glb)
 
-    def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+    def read(self, read: WordReader, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
         """The words that `read` finds in all iterations (PROG-5): in each iteration's fetched version, or in memory."""
         for part in self.fetched:
             # `is`: the transfer's own descriptor reaches exactly its words. Any other one is judged by its addresses.
@@ -186,7 +181,9 @@ def _reached(places: Sequence[Place]) -> Mask:
     return _mask(high - low + 1, moved)
 
 
-def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+def find(
+    block: Block | None, read: WordReader, memory: Memory, loops: Sequence[Index], descriptor: Descriptor
+) -> Words:
     """The words that `read` finds in a memory; in a block, those of all iterations (PROG-5)."""
     if block is not None:
         return block.read(read, memory, loops, descriptor)
@@ -342,7 +339,7 @@ def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_las
     - not_first, not_last: the registers of loops around it that are past their first, before their last iteration.
     """
     first, last = len(leading_fetches(loop)), len(trailing_stores(loop))
-    instructions = [leaf.instruction for leaf in leaves(loop)][first:]
+    instructions = [leaf.instruction for leaf in leaves(loop.body)][first:]
     instructions = instructions[: len(instructions) - last]
     if not instructions or any(inst.spec.name not in _RUNNABLE for inst in instructions):
         return False
@@ -357,7 +354,7 @@ def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_las
 
 def divisible(loop: LoopNode) -> bool:
     """Whether a part of the loop's iterations can be a block: no condition asks for its first or last iteration."""
-    for leaf in leaves(loop):
+    for leaf in leaves(loop.body):
         conditions = (leaf.instruction.when(name) for name in _CONDITIONS if name in leaf.instruction.values)
         if any(loop.register in when for when in conditions if when):
             return False

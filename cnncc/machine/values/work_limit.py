@@ -17,7 +17,7 @@ _MOST = 1 << 40  # the work of one instruction at most; an instruction with more
 
 
 @dataclass
-class Work:
+class WorkLimit:
     """Words moved and operations done so far; each instruction and iteration adds PER_INSTRUCTION."""
 
     limit: int = DEFAULT_LIMIT

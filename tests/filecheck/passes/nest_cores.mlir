@@ -44,6 +44,14 @@
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="pool;a,b" places="1x2@3,0;3x4@0,0"}' 2>&1 | filecheck %s --check-prefix ORDER
 // ORDER: nest-cores: layer 'pool' stands where 'a' is due: cores follow each other as the layers do
 
+// Rows of the last layer of each core: 8 of a, 4 of b.
+// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" rows=9,1}' 2>&1 | filecheck %s --check-prefix ROWS
+// ROWS: nest-cores: core 'a': stripes of 9 rows: rows is 1 to 8, all of the last layer, 'a'
+// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" rows=5}' 2>&1 | filecheck %s --check-prefix HIGH
+// HIGH: nest-cores: core 'pool..b': stripes of 5 rows: rows is 1 to 4, all of the last layer, 'b'
+// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" rows=0}' 2>&1 | filecheck %s --check-prefix NONE
+// NONE: nest-cores: core 'a': stripes of 0 rows: rows is 1 to 8, all of the last layer, 'a'
+
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0"}' 2>&1 | filecheck %s --check-prefix PLACES
 // PLACES: nest-cores: places has 1 entries for 2 cores: one rectangle for each
 

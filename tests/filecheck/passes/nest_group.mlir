@@ -47,7 +47,7 @@
 // MORE: nest-group: group 'b..pool': stripes of 6 rows: rows is 1 to 5, all of the last layer, 'pool'
 
 // RUN: not cnncc opt %s -p 'nest-group{layers=a rows=1}' 2>&1 | filecheck %s --check-prefix ONE
-// ONE: 1 layers: a group has two or more, each once
+// ONE: 1 layer: a group has two or more, each once
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,c" rows=1}' 2>&1 | filecheck %s --check-prefix NAME
 // NAME: there is no layer 'c'; layers: a, b, pool, sum
