@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import pytest
@@ -106,7 +106,6 @@ def check(
                 if in_plans:
                     assert (least, plan) in candidates(bound, budget, least + 1, limited.cells(int(i)))
                 assert streamed_cycles(shape, arch, budget) <= cycles, (shape, arch, budget, at, plan)
-                seen["weights streamed"] += shape.weight_words > budget.words
                 seen["fits"] += 1
             if in_plans:
                 assert everywhere <= cycles, (shape, arch, budget, at, plan)
@@ -203,6 +202,43 @@ def test_slices_of_weights_come_for_each_tile() -> None:
             assert least <= layer_cycles(LayerPlan("", shape, mapping, prefetched=PREFETCHED), arch), plan
             seen += plan.weights > 7
     assert seen > 4
+
+
+def test_weights_that_the_glb_has_no_room_for_come_while_the_layer_runs() -> None:
+    """ResNet-50's fc: all of its weights but those that the GLB holds before it starts."""
+    shape = LayerShape("mac", Sizes(1, 1000, 2048, 1, 1, 1, 1), Window((1, 1)), 2, 1, 1)
+    arch = load_arch("spatial-8x8")
+    assert streamed_cycles(shape, arch, GlbBudget(62_488)) == (2_048_000 - 62_488) // 8 == 248_189
+    assert streamed_cycles(shape, arch, GlbBudget(62_488, frozenset({"output"}))) == (2_048_000 - 61_488) // 8
+    assert streamed_cycles(shape, arch, GlbBudget(2_048_000)) == 0
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_layers_with_many_weights_take_at_least_their_transfers(number: int) -> None:
+    """No mapping of a small image with many weights is below: of those that fit, some are near."""
+    rng, side, taps = np.random.default_rng(number), number // 2 + 1, 3 - number % 2 * 2
+    window = Window((taps, taps), pad=(taps // 2,) * 4)
+    shape = LayerShape("mac", Sizes(1, 48, 40, side, side, taps, taps), window, 2, side, side)
+    preset = load_arch("spatial-4x4")
+    arch = replace(preset, dram=replace(preset.dram, words_per_cycle=1, latency_cycles=8))
+    everything, nearest = numbers(shape, arch), inf
+    for form, streamed in product(forms_of(shape), (frozenset[str](), frozenset({"ifmap", "output"}))):
+        budget = GlbBudget(shape.weight_words // 3, streamed, False, tight=bool(number % 2))
+        least, found = (
+            streamed_cycles(shape, arch, budget),
+            combinations_below(everything, form, 1 << 39, bool(streamed)),
+        )
+        for i in rng.permutation(len(found.cycles))[:4].tolist():
+            at = point(everything, form, found.indices[i].tolist())
+            for _, plan in islice(candidates(Bound(Durations(shape, arch, False), at), budget, 1 << 60), 20):
+                mapping = mapping_of(shape, arch, at, plan)
+                partial = Nest(shape, mapping).has_partial_sums()
+                fits = buffer_words(shape, arch, mapping, partial) <= budget.words
+                if fits and is_legal(shape, mapping, False) and fits_register_files(shape, arch, mapping):
+                    cycles = layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch)
+                    assert least <= cycles, (at, plan, budget)
+                    nearest = min(nearest, cycles / least)
+    assert nearest < 1.6, nearest
 
 
 def test_rows_of_pes_that_do_not_divide_taps_add_up_fewer_sums() -> None:

@@ -46,7 +46,9 @@ class Effort:
     """Candidates like others that are run, last. Run in turn they were half of all runs, and won nothing."""
 
     one_point: int = 6
-    """Runs of a point, before others are run. Without a limit a layer took 217,186 cycles for 205,023."""
+    """Runs of a point since one of them was the best, before others are run. Without a limit a layer took 217,186
+    cycles for 205,023; with six in all a depthwise layer takes 3,622 for 3,530.
+    """
 
     alike: int = 3
     """So many runs of a kind (`Point.kind`) say how near to their bounds others of it may be. Without it MobileNet

@@ -92,7 +92,7 @@ class _Search:
         self.points = 0  # that have a plan whose bound is below the best
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
-        self.of_point = Counter[Point]()
+        self.of_point = Counter[Point]()  # runs since one of the point was the best
         self.above = defaultdict[object, list[float]](list)  # cycles of a kind's candidates over their bounds, in order
         self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
@@ -200,6 +200,7 @@ class _Search:
         if cycles < self.limit:
             self.limit = 0 if self.effort.first else cycles
             self.best, self.in_vain = Result(mapping, cycles), 0
+            self.of_point[at] = 0
             if not self.quick:
                 self.less = 1
         else:
