@@ -601,7 +601,7 @@ def shown(value: Value | None) -> str:
     help="What is compiled and run: first layers, in 6 s; also all convolutions, in 4 minutes; or, from ONNX, whole "
     "networks as the compiler maps them, three of them in 5 minutes. CPU time of one core.",
 )
-@click.option("--prove", is_flag=True, help="Prove these programs, too, but for an error of 2^-50. All networks: 50 minutes.")
+@click.option("--prove", is_flag=True, help="Prove them, too, but for an error of 2^-50: 50 minutes for all.")
 @click.option("--network", "names", type=click.Choice([*SOURCES, *VARIANTS]), multiple=True, help="Run these alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def main(programs: str, prove: bool, names: tuple[str, ...], as_json: bool) -> None:
