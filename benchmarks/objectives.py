@@ -31,7 +31,7 @@ from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS
 from cnncc.model.energy import energy
-from cnncc.model.program_schedule import Copy
+from cnncc.model.program_schedule import CopyPart
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.util import disk_cache
 from cnncc.util.terminal import NAME, Column, fitted, table
@@ -81,7 +81,7 @@ def row(file: Path, arch: str) -> list[str]:
         if slack is None:
             assert program.network
             func = program.network.func
-            least = float(sum(sum(part.words) for part in program.parts if isinstance(part, Copy)))
+            least = float(sum(sum(part.words) for part in program.parts if isinstance(part, CopyPart)))
             for layer, budget in budgets(func, program.arch, streamed(func)).items():
                 least += least_cost(layer_shape(layer), program.arch, budget, DRAM_WORDS)
             cells += [f"{energy(counts, load_arch(arch).energy)['total']:,.0f}", f"{least:,.0f}", f"{took:.1f}"]
