@@ -90,7 +90,7 @@ def test_the_help_of_opt_has_its_examples_and_the_options_of_xdsl(option: str) -
     said = done("opt", option).stdout
     assert said.startswith("usage: cnncc opt [FILE.mlir | MODEL.onnx] [-p PASSES] [-o OUT.mlir] [OPTION]...\n")
     assert COMMANDS["opt"].help and all(f"\n{line}" in said for line in examples(COMMANDS["opt"]))
-    xDSLOptMain(args=[]).register_all_arguments(parser := argparse.ArgumentParser())
+    xDSLOptMain(args=[]).register_all_arguments(parser := argparse.ArgumentParser("opt"))
     options, of_xdsl = (set(re.findall(r"(?<!\S)--?[a-z-]+", text)) for text in (said, parser.format_help()))
     assert {"-t", "--shrink"} < of_xdsl <= options and "--batch" in options
     assert "apply-pdl" not in said and len(said.splitlines()) < 80  # xDSL lists 160 passes here

@@ -189,7 +189,7 @@ def test_the_compilers_mappings_are_one_to_one(case: Case, arch: Arch, streamed:
         mapping = best_mapping(layer, arch, GlbBudget(words, frozenset(streamed)), "auto")
     except Refusal:
         return
-    assert parse(text(mapping, sizes), sizes) == parse(text(mapping)) == mapping
+    assert parse(text(mapping, sizes), sizes) == parse(text(mapping), None) == mapping
     layer.mapping = MappingAttr(mapping)
     assert_printed(module)
 
@@ -321,9 +321,9 @@ def test_long_texts_are_cut_around_the_place() -> None:
 
 
 def test_pes_need_sizes() -> None:
-    assert parse("h':4 > h''||2@rows").loops == (Loop("h", 4), Loop("h", 2), Loop("h", 1, "rows"))
+    assert parse("h':4 > h''||2@rows", None).loops == (Loop("h", 4), Loop("h", 2), Loop("h", 1, "rows"))
     with pytest.raises(NotationError, match="how often h runs is not known here: leave out 2"):
-        parse("h||2@rows")
+        parse("h||2@rows", None)
 
 
 def test_stages_are_listed_from_outside() -> None:
