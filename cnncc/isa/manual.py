@@ -61,7 +61,7 @@ def _bits(field: Field) -> str:
 
 
 def _section(spec: Spec) -> Iterator[str]:
-    words = f"{plural(spec.words, 'word')}"
+    words = plural(spec.words, "word")
     yield f"## {spec.name}\n"
     code = "Type of command" if spec in MESSAGES else "Opcode"
     yield f"{code} {spec.opcode}, {words}, {spec.engine}: {spec.meaning}.\n"

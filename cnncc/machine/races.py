@@ -12,8 +12,9 @@ others are done when it starts, whatever the times are:
 | what the sequencer knew when it decoded it | it starts later |
 
 The sequencer knows the engines that a `sync` waited for. A full queue tells it what the instruction `queue_depth`
-places before knew when it started (TIME-1). Two engines may access one word, and one of them may write it. The later
-access in program order must then know the earlier one. An engine orders its own accesses: they have one latency."""
+places before knew when it started (TIME-1). Where two engines access one word, and one of them writes it, the later
+access in program order must know the earlier one. An engine orders its own accesses: they have one latency.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from proven import error_bits
 
 from cnncc.binary.counters import program_stats
 from cnncc.binary.run import random_inputs, run
@@ -21,14 +22,12 @@ from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.model.program_counts import program_counts
 from cnncc.proof.claim import Claim
-from cnncc.proof.proof import prove
 from cnncc.weights import Array
 
 if TYPE_CHECKING:
     from networks.seeded import Network
 
 CUT = ".cut"
-ERROR_BITS = 50.0
 NAMED = {Scheme.INTER: "inter", Scheme.UNROLLED: "intra", Scheme.SLIDING: "intra-sliding"}
 PE_ENERGY = ("mac", "weight_rf", "ifmap_rf", "psum_rf")  # parts of `energy` in docs/stats.md
 BUFFERS = {"glb_read": ("weight", "ifmap", "sums"), "glb_write": ("results", "sums")}
@@ -183,7 +182,7 @@ def program(task: Task, *, proven: bool = False) -> tuple[Program, Mapping[str, 
     added = sum(each["glb_read"]["sums"] for each in operands) // claim.binary.arch.words_per_sum
     energy = sum(layers[label]["energy"][part] for label in (*task.labels, *cuts) for part in PE_ENERGY)
     stalls = {cause: cycles for cause, cycles in stats["cycles"]["stall"].items() if cycles}
-    others, bits = sum(computed.values()) - convolving - cutting, _error_bits(claim) if proven else None
+    others, bits = sum(computed.values()) - convolving - cutting, error_bits(claim, model.name) if proven else None
     products = (convolving + cutting) * task.array.multipliers
     return Program(convolving, cutting, others, stalls, words, products, added, energy, bits), _outputs(claim)
 
@@ -191,7 +190,7 @@ def program(task: Task, *, proven: bool = False) -> tuple[Program, Mapping[str, 
 def mapped(model: Path, array: CBrain) -> Mapped:
     """Compile a network from its file twice, by the mapper: adaptive, and output stationary.
 
-    Raises Refusal if the two give other outputs, and as `_compiled` and `_error_bits` do.
+    Raises Refusal if the two give other outputs, and as `_compiled` and `error_bits` do.
     """
     arch = f"cbrain-{array.tin}-{array.tout}"
     stats, claim = _compiled(model, CompileOptions(arch, partition="auto"))
@@ -199,7 +198,7 @@ def mapped(model: Path, array: CBrain) -> Mapped:
     if not same(_outputs(claim), _outputs(other)):
         raise Refusal(f"{model.name}: gives other outputs with output stationary mappings: a defect of cnncc")
     adaptive, os = (each["cycles"]["total"] for each in (stats, stationary))
-    return Mapped(model.stem, f"{array.tin}-{array.tout}", adaptive, os, _error_bits(claim))
+    return Mapped(model.stem, f"{array.tin}-{array.tout}", adaptive, os, error_bits(claim, model.name))
 
 
 def _compiled(model: Path, options: CompileOptions) -> tuple[dict[str, Any], Claim]:
@@ -222,14 +221,6 @@ def _compiled(model: Path, options: CompileOptions) -> tuple[dict[str, Any], Cla
 
 def _outputs(claim: Claim) -> dict[str, Array]:
     return run(claim.binary, random_inputs(claim.binary))
-
-
-def _error_bits(claim: Claim) -> float:
-    """Prove a claim, with an error of at most 2^-bits. Raises Refusal if it is not proven."""
-    proof = prove(claim, ERROR_BITS)
-    if proof.failures:
-        raise Refusal(f"a program is not proven: {proof.failures[0]}")
-    return proof.error_bits
 
 
 def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:

@@ -23,6 +23,7 @@ from math import prod
 from pathlib import Path
 
 import click
+from proven import error_bits
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects.cnn import shape
@@ -39,7 +40,6 @@ from cnncc.model.layer_shape import stage_words
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import CopyPart, Part
-from cnncc.proof.proof import prove
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import TEXT, Column, fitted, table
 
@@ -67,7 +67,6 @@ NETWORKS = {
     "mnist": Network("MNIST net", file="mnist.onnx"),
 }
 GROUPS = "with groups"
-ERROR_BITS = 50.0  # of proofs
 PAPER = "the paper: 77 MB layer by layer, 3.6 MB fused, 362 KB for rings of 8-bit words"
 
 
@@ -151,14 +150,6 @@ def case(name: str, start: Compilation, options: CompileOptions) -> Case:
     return Case(name, counters["cycles"]["total"], dram, activations, counters["energy"]["total"], rings, labels)
 
 
-def error_bits(model: Path, options: CompileOptions, progress: Progress) -> float:
-    """Of the proof of the program of a network. Raises Refusal if it is not proven."""
-    proof = prove(claim_of_model(model, options, progress), ERROR_BITS, progress)
-    if proof.failures:
-        raise Refusal(f"{model.name} is not proven: {proof.failures[0]}")
-    return proof.error_bits
-
-
 def dram_words(parts: Iterable[Part], arch: Arch) -> tuple[int, int]:
     """Words between DRAM and GLB: of activations, and of weights and parameters."""
     moved, others = 0, 0
@@ -208,7 +199,8 @@ def reproduce(
                     progress(f"{name}, {kib} KiB: {what}", len(cases), len(wanted))
                     cases.append(case(what, start, options))
                 if proven and GROUPS in wanted:
-                    cases[-1] = replace(cases[-1], error_bits=error_bits(model, wanted[GROUPS], progress))
+                    claim = claim_of_model(model, wanted[GROUPS], progress)
+                    cases[-1] = replace(cases[-1], error_bits=error_bits(claim, model.name, progress))
                 runs.append(Run(name, kib, through_dram(start), tuple(cases)))
     return runs
 
