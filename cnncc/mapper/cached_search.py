@@ -79,7 +79,7 @@ class SearchTask:
         """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
         if self.prices is None:
             return self._fastest()
-        best = _result_of(replace(self, prices=None))
+        best = result_of(replace(self, prices=None))
         if best is None:
             return None
         shape, arch, costs = self.shape, self.arch, self.prices.costs
@@ -180,10 +180,11 @@ def searched(
     prices: Prices | None = None,
 ) -> Result | None:
     """What `search` finds, from memory or disk if it is there. effort: None for the usual one."""
-    return _result_of(SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL, prices))
+    return result_of(SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL, prices))
 
 
-def _result_of(task: SearchTask) -> Result | None:
+def result_of(task: SearchTask) -> Result | None:
+    """The same for a task."""
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]

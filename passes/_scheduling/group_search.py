@@ -17,11 +17,12 @@ from cnncc.dialects._groups import KINDS, STREAMED
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, Loop, Stage, image_shape, reads_of_values
 from cnncc.errors import Refusal
-from cnncc.mapper.cached_search import SearchTask, searched
+from cnncc.mapper.block_sizes import params_words
+from cnncc.mapper.cached_search import SearchTask, result_of
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.mapper.prices import cost_of
 from cnncc.model.group_bounds import least_group_cycles
-from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling import schedule_file
 from cnncc.passes._scheduling.candidates import Candidates, label
@@ -30,7 +31,7 @@ from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.strip_groups import alike, in_strips
-from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_shape, striped, whole_mapping
+from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_task, striped, whole_mapping
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
@@ -113,8 +114,9 @@ class GroupSearch:
         return self._searched([each.form for each in strips])
 
     def _searched(self, forms: Sequence[GroupForm]) -> list[Candidate]:
-        self.candidates.search_tasks([task for form in forms for task in self._tasks(form)])
-        return [each for form in forms for each in self._candidates(form)]
+        possible = [form for form in forms if _is_legal(self.bare(form))]
+        self.candidates.search_tasks([task for form in possible for task in self._tasks(form)])
+        return [each for form in possible for each in self._candidates(form)]
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
 
@@ -152,11 +154,7 @@ class GroupSearch:
 
     def weights(self, run: Sequence[LayerOp]) -> int:
         """Words of their weights and params, which all lie in the GLB while a group runs."""
-        return sum(map(self._weight_words, run))
-
-    def _weight_words(self, layer: LayerOp) -> int:
-        shape = layer_shape(layer)
-        return shape.weight_words + shape.params * self.arch.words_per_param * shape.sizes.k
+        return sum(shape.weight_words + params_words(shape, self.arch) for shape in map(layer_shape, run))
 
     # -- forms of a group --------------------------------------------------------------------------------------------
 
@@ -323,19 +321,9 @@ class GroupSearch:
         return nest.Mapping(around, tuple(stages))
 
     def _tasks(self, form: GroupForm) -> list[SearchTask]:
-        """The searches for the mappings of stripes, whose operands all lie in the GLB.
-
-        The fastest is taken: of a front that which costs least among equally fast ones.
-        """
-        budget, prices = GlbBudget(self.arch.glb.words), self.candidates.prices._replace(limits=(1.0,))
+        """The searches for the mappings of stripes."""
         return [
-            SearchTask(
-                stripe_shape(shape, rows),
-                self.arch,
-                replace(budget, residual=layer.residual is not None),
-                self.candidates.form(layer),
-                prices=prices,
-            )
+            stripe_task(shape, rows, self.arch, layer.residual is not None, self.candidates.form(layer))
             for layer, rows, shape in self._stripes(form)
         ]
 
@@ -392,7 +380,7 @@ class GroupSearch:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
         nests = list[nest.Mapping]()
         for (layer, rows, _), task in zip(self._stripes(form), self._tasks(form), strict=True):
-            mapping = whole_mapping(searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices))
+            mapping = whole_mapping(result_of(task))
             if mapping is None:
                 return None
             if task.shape.sizes.w < layer.sizes.data.w:
