@@ -16,12 +16,9 @@ from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
 from cnncc.mapper.block_sizes import params_words
 from cnncc.mapper.cached_search import SearchTask, result_of
-from cnncc.mapper.effort import USUAL
 from cnncc.mapper.search import Result
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape
-
-EFFORT = replace(USUAL, points=1000)  # of the search for a stripe's mapping
 
 Reads = Sequence[tuple[RowRead, ...]]
 
@@ -189,12 +186,12 @@ def stripe_task(shape: LayerShape, rows: int, arch: Arch, residual: bool, datafl
     """The search for the mapping of a stripe, whose operands and results all lie in the GLB.
 
     There is no room for partial sums beside its weights and parameters: of the groups of ResNet-50 on `cbrain-16-16`,
-    three of four had none with those of the fastest mappings (2026-11). Fewer points are looked at than for a layer:
-    MobileNet takes as many cycles, and its search for groups two thirds of the time.
+    three of four had none with those of the fastest mappings (2026-11).
     """
     stripe = stripe_shape(shape, rows)
     words = stripe.weight_words + params_words(stripe, arch)
-    return SearchTask(stripe, arch, GlbBudget(words, residual=residual), dataflow, effort=EFFORT)
+    task = SearchTask(stripe, arch, GlbBudget(words, residual=residual), dataflow)
+    return replace(task, effort=task.effort.of_stripe())
 
 
 def best_of_stripe(layer: LayerOp, rows: int, arch: Arch) -> Nest:
