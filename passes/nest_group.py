@@ -161,6 +161,8 @@ class NestGroupPass(ModulePass):
         for loaded in loaded_values(layers, self.rows, nests, others) if self.loads else [list[SSAValue]()]:
             try:
                 group = self._group(layers, loaded, arch, numbers)
+                if arch is not None and not _fits(group, arch):
+                    group = self._group(layers, loaded, arch, numbers, sums=False)
                 if problem := group_problem(group.plans):
                     given = " and ".join(name for name in ("delays", "keeps") if getattr(self, name))
                     raise Refusal(f"{problem}: leave out {given} for the least" if given else problem)
@@ -175,14 +177,19 @@ class NestGroupPass(ModulePass):
         raise AssertionError("the last choice loads nothing")
 
     def _group(
-        self, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], arch: Arch | None, numbers: Sequence[int]
+        self,
+        layers: Sequence[LayerOp],
+        loaded: Sequence[SSAValue],
+        arch: Arch | None,
+        numbers: Sequence[int],
+        sums: bool = True,
     ) -> LayerGroup:
-        """The group, its layers with their new nests, delays and rings. Raises Refusal."""
+        """The group, its layers with their new nests, delays and rings. sums: see `stripe_task`. Raises Refusal."""
         rows, nests = heights(layers, self.rows, loaded)[len(loaded) :], list[Mapping]()
         for layer, own in zip(layers, rows, strict=True):
             try:
                 streamed = _streamed(layer, layers, loaded)
-                nests.append(striped(layer, mapping_of(layer), own, streamed, arch, self.single))
+                nests.append(striped(layer, mapping_of(layer), own, streamed, arch, self.single, sums))
                 if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:
@@ -247,10 +254,15 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
     return layers
 
 
+def _fits(group: LayerGroup, arch: Arch) -> bool:
+    """Whether rings and buffers of a group fit the GLB, if nothing else lies there."""
+    return sum(group.words(arch).values()) <= arch.glb.words
+
+
 def _check_glb(group: LayerGroup, arch: Arch) -> None:
-    """Rings and buffers of a group fit the GLB, if nothing else lies there. Raises Refusal."""
-    words, rings = group.words(arch), sum(map(ring_words, group.plans))
-    if (needed := sum(words.values())) > arch.glb.words:
+    """Raises Refusal where they do not."""
+    if not _fits(group, arch):
+        needed, rings = sum(group.words(arch).values()), sum(map(ring_words, group.plans))
         raise Refusal(
             f"rings of {rings} words and buffers of {needed - rings} words do not fit glb.words = {arch.glb.words}: "
             f"fewer rows, fewer layers, strips of fewer columns, or a larger array"

@@ -6,23 +6,19 @@ differ from side to side, odd and prime heights, several images, and sums with a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
-from cnncc.arch.model import Arch, load_arch, preset_names
+from cnncc.arch.model import load_arch, preset_names
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
 from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.eval import cnn
-from cnncc.mapper.cached_search import SearchTask
-from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.passes._scheduling import stripes
 
 PRESETS = tuple(name for first in range(3) for name in preset_names()[first::3])  # unlike ones follow each other
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
@@ -74,16 +70,6 @@ class Chain:
         ctx = new_context()
         outputs, _ = cnn.evaluate(self.module(ctx), ctx.weights, [self.x])
         return outputs[0]
-
-
-def give_room_for_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stripes are mapped with room for partial sums, which layers of a schedule file may have."""
-
-    def with_room(shape: LayerShape, rows: int, arch: Arch, residual: bool) -> SearchTask:
-        return replace(task(shape, rows, arch, residual), budget=GlbBudget(arch.glb.words, residual=residual))
-
-    task = stripes.stripe_task
-    monkeypatch.setattr(stripes, "stripe_task", with_room)
 
 
 def turn(number: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cli_cases import SAMPLES, done
 from examples import SEED, examples
-from group_cases import PRESETS, Chain, give_room_for_sums, random_chain, tensor, turn
+from group_cases import PRESETS, Chain, random_chain, tensor, turn
 from test_group_programs import REFUSED, checked, claim_of, program_of, raced
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
@@ -95,8 +95,6 @@ def test_strips_are_exact_and_cost_what_is_predicted(number: int, monkeypatch: p
     """In every second one inputs and results are streamed where that is better. No two engines race."""
     if turn(number) % 2:
         monkeypatch.setattr(residency, "END_PART", END_PART)
-    if number % 3 == 0:
-        give_room_for_sums(monkeypatch)
     chain, group = drawn(number)
     try:
         compilation = checked(mapped(chain, PRESETS[number % len(PRESETS)], group), chain)
@@ -178,9 +176,8 @@ def test_each_column_counts(at: int) -> None:
     assert not np.array_equal(computed(ctx, module, block()), block().result())
 
 
-def test_partial_sums_of_a_strip_lie_as_its_results_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_sums_of_a_strip_lie_as_its_results_do(tmp_path: Path) -> None:
     """As far apart as rows of the whole result: 15 rows of one of 5 columns, of two images."""
-    give_room_for_sums(monkeypatch)
     layer = LayerShape("mac", Sizes(2, 1, 4, 15, 1, 3, 3), Window((3, 3)), 2, 17, 3)
     outside = Mapping((Loop("c"), Loop("h"), Loop("r"), Loop("s")))
     assert partial_sums(layer, outside, image=75, pitch=5) == 75 + 14 * 5 + 1

@@ -15,7 +15,7 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, done, save
 from examples import SEED, examples
 from glb_races import both_races, dram_of, races
-from group_cases import PRESETS, Chain, give_room_for_sums, tensor, turn
+from group_cases import PRESETS, Chain, tensor, turn
 from onnx import TensorProto, helper
 from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
@@ -129,11 +129,9 @@ def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
 
 @pytest.mark.parametrize("number", range(EXAMPLES))
 def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every second one inputs and results are streamed where that is better; in every third sums may be partial."""
+    """In every second one inputs and results are streamed where that is better."""
     if turn(number) % 2:
         monkeypatch.setattr(residency, "END_PART", END_PART)
-    if number % 3 == 0:
-        give_room_for_sums(monkeypatch)
     drawn_program(number, PRESETS[number % len(PRESETS)])
 
 

@@ -191,7 +191,7 @@ def _shortest(choice: GroupChoice, first: int) -> tuple[int, int] | None:
 
 
 def _unfit_group(choice: GroupChoice, form: GroupForm) -> UnfitGroup:
-    search, group = choice.search, choice.search.bare(form)
+    search, group = choice.search, choice.search.outline(form)
     ring, weights, beside = max(group.plans, key=ring_words), search.weights(group.layers), search.words_beside(group)
     needed = sum(group.words(choice.arch).values()) + weights + beside
     return UnfitGroup(

@@ -144,6 +144,10 @@ class LayerGroup:
             result.append(sizes)
         return result
 
+    def most_sums(self, arch: Arch) -> int:
+        """Words of partial sums in the GLB where each layer has some, as far as its own results lie there; a bound."""
+        return max(sum(arch.words_per_sum * _result_words(plan) for plan in part.of_layers) for part in self.parts)
+
     @property
     def has_head(self) -> bool:
         """Whether it begins with transfers, behind which those for the next layer may stand."""
@@ -196,6 +200,12 @@ def _whole(layer: LayerOp) -> tuple[int, int]:
     joined = next(joins, None)
     images, *_, columns = image_shape((joined.result if joined else layer.result).type)
     return images, columns
+
+
+def _result_words(plan: GroupLayer) -> int:
+    """Words of the part of a layer's result that lies in the GLB at a time."""
+    rows = plan.keeps or (plan.rows if "output" in plan.mapping.glb_stages else plan.sizes.n * plan.sizes.h)
+    return rows * plan.sizes.w * plan.sizes.k
 
 
 def ring_words(plan: GroupLayer) -> int:

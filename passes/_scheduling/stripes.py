@@ -123,11 +123,17 @@ def is_striped(mapping: Nest, images: int, rows: int) -> bool:
 
 
 def striped(
-    layer: LayerOp, mapping: Nest, rows: int, streamed: Collection[str], arch: Arch | None, single: bool = False
+    layer: LayerOp,
+    mapping: Nest,
+    rows: int,
+    streamed: Collection[str],
+    arch: Arch | None,
+    single: bool = False,
+    sums: bool = True,
 ) -> Nest:
     """The nest of a layer in stripes.
 
-    streamed: operands that come through the GLB stripe by stripe. single: see `buffers_of`.
+    streamed: operands that come through the GLB stripe by stripe. single: see `buffers_of`. sums: see `stripe_task`.
 
     A nest that has this form keeps its loops. One without stages gets a loop over stripes around it. Any other is
     replaced by the best mapping of a stripe on `arch`, as is that of an elementwise layer that loads nothing.
@@ -138,7 +144,9 @@ def striped(
     if is_striped(mapping, sizes.n, rows) and not (elementwise and arch):
         loops, stages, depth = mapping.loops, mapping.stages, 0
     else:
-        nest = best_of_stripe(layer, rows, arch) if arch is not None and (mapping.stages or elementwise) else mapping
+        nest = mapping
+        if arch is not None and (mapping.stages or elementwise):
+            nest = best_of_stripe(layer, rows, arch, sums)
         inner = [replace(loop, step=min(loop.step, rows)) if loop.dim == "h" else loop for loop in nest.loops]
         kept = [at for at, loop in enumerate(inner) if loop.dim != "n" and (loop.dim, loop.step) != ("h", rows)]
         if mapping.stages and len(kept) < len(inner):
@@ -182,26 +190,30 @@ def whole_mapping(result: Result | None) -> Nest | None:
     return result.mapping
 
 
-def stripe_task(shape: LayerShape, rows: int, arch: Arch, residual: bool, dataflow: str = "") -> SearchTask:
+def stripe_task(
+    shape: LayerShape, rows: int, arch: Arch, residual: bool, dataflow: str = "", sums: bool = True
+) -> SearchTask:
     """The search for the mapping of a stripe, whose operands and results all lie in the GLB.
 
-    There is no room for partial sums beside its weights and parameters: of the groups of ResNet-50 on `cbrain-16-16`,
-    three of four had none with those of the fastest mappings (2026-11).
+    sums: whether partial sums may lie there, too. Without them the GLB has weights and parameters alone.
     """
     stripe = stripe_shape(shape, rows)
-    words = stripe.weight_words + params_words(stripe, arch)
+    words = arch.glb.words if sums else min(arch.glb.words, stripe.weight_words + params_words(stripe, arch))
     task = SearchTask(stripe, arch, GlbBudget(words, residual=residual), dataflow)
     return replace(task, effort=task.effort.of_stripe())
 
 
-def best_of_stripe(layer: LayerOp, rows: int, arch: Arch) -> Nest:
-    """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
+def best_of_stripe(layer: LayerOp, rows: int, arch: Arch, sums: bool = True) -> Nest:
+    """The best mapping of a stripe whose operands all lie in the GLB. sums: see `stripe_task`.
+
+    Raises Refusal where there is none.
+    """
     shape = replace(layer_shape(layer), kind=kind_in_group(layer))
-    task = stripe_task(shape, rows, arch, layer.residual is not None)
-    mapping = whole_mapping(result_of(task)) if task.budget.words <= arch.glb.words else None
+    mapping = whole_mapping(result_of(stripe_task(shape, rows, arch, layer.residual is not None, sums=sums)))
     if mapping is None:
+        words = shape.weight_words + params_words(shape, arch)
         raise Refusal(
-            f"its weights and parameters, {task.budget.words} words, do not fit glb.words = {arch.glb.words}: leave "
-            f"the layer out, or use a larger array"
+            f"its weights and parameters, {words} words, do not fit glb.words = {arch.glb.words}: leave the layer out, "
+            f"or use a larger array"
         )
     return mapping
