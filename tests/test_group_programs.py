@@ -21,12 +21,13 @@ from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
 from cnncc.arch.model import PRESETS as ARRAYS
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.certificate.group_entries import figures
 from cnncc.dialects._groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
-from cnncc.dialects.array import View, ViewAttr, ViewOp
+from cnncc.dialects.array import TensorOp, View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, group_layers
@@ -133,6 +134,25 @@ def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: 
     if turn(number) % 2:
         monkeypatch.setattr(residency, "END_PART", END_PART)
     drawn_program(number, PRESETS[number % len(PRESETS)])
+
+
+@pytest.mark.parametrize(("glb_words", "has_sums"), [(9000, True), (7000, False)])
+def test_stripes_have_partial_sums_where_these_have_room(glb_words: int, has_sums: bool, tmp_path: Path) -> None:
+    """Two 3x3 convolutions of 16 channels in stripes of 2 rows: 6,784 words without sums, 8,576 with them."""
+    preset, file, rng = load_arch("seed-4x4"), tmp_path / "seed.toml", np.random.default_rng(SEED)
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=glb_words))))
+    chain = Chain(rng.integers(-9, 10, (1, 16, 8, 8)).astype(np.int64), dims=[(1, 16, 8, 8)] * 3)
+    for number in range(2):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (16, 3, 3, 16)).astype(np.int16)
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]> "
+            f'then <clamp = [-900, 900]> label "l{number}" : {tensor(chain.dims[0])} -> {tensor(chain.dims[0])}'
+        )
+    compilation = chain.compilation(str(file))
+    compilation.run_before(TO_PROGRAMS)
+    NestGroupPass(("l0", "l1"), 2, arch=str(file)).apply(compilation.ctx, compilation.module)
+    names = {op.record.data.name for op in checked(compilation, chain).module.walk() if isinstance(op, TensorOp)}
+    assert ({"l0.sums.glb", "l1.sums.glb"} <= names) == has_sums
 
 
 def test_few_drawn_groups_are_refused() -> None:
