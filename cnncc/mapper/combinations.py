@@ -46,7 +46,7 @@ class Found(NamedTuple):
 def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
     """The tables of all dimensions."""
     sizes = numbers.shape.sizes
-    p, z, zh, q, taps, cols, *_ = (tuple(np.unique(column).tolist()) for column in numbers.boxes.T)
+    p, z, zh, q, taps, cols = numbers.in_box
     rows_k, rows_h, rows_c, rows_r = numbers.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = numbers.cols.max(axis=0).tolist()
     even = EqualParts.ABOUT if numbers.shape.is_mac else EqualParts.EXACTLY
