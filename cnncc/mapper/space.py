@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
@@ -110,6 +110,7 @@ def steps_in_lanes(channels: int, own_lanes: int) -> int:
     return channels if channels % lanes else channels // lanes
 
 
+@cache
 def shared(form: Form, dim: str) -> bool:
     """Whether the dimension's loop over tiles stands inside those in space."""
     return dim in form.order.split("|")[1] and dim in "khw"
