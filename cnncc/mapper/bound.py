@@ -47,6 +47,11 @@ class LoopParts(tuple[LoopPart, ...]):
         return sum(part.trips for part in self)
 
     @cached_property
+    def pieces(self) -> int:
+        """Iterations without those of a loop in time inside the loops in space."""
+        return sum(part.pieces for part in self)
+
+    @cached_property
     def has_loops(self) -> bool:
         """Whether a loop in time runs more than once."""
         return any(part.trips > 1 for part in self)
@@ -356,7 +361,7 @@ class Bound:
         first, inner = _stationary(self.at.form.order)
         between = [dim for dim in inner if self.trips(dim) > 1]
         halves, trips = self.halves("I" if first == "W" else "W"), prod(map(self.trips, between))
-        if not between or trips < halves or any(sum(part.pieces for part in self.parts[dim]) > 1 for dim in inner):
+        if not between or trips < halves or any(self.parts[dim].pieces > 1 for dim in inner):
             return 0
         full, last, latency = self._first_parts, self._last_parts, self.arch.bus.latency_cycles
         other = self._weight if first == "I" else self._ifmap

@@ -47,9 +47,9 @@ class Tiles(NamedTuple):
         """
         inside = _inside(self.form.order)
         return {
-            dim: any(other in self.uneven for other in inside[dim])
-            or any_of(extent[d] > getattr(self, d) for d in inside[dim] if d in "khw")
-            for dim in "crs"
+            dim: (self.uneven != "" and any(other in self.uneven for other in loops))
+            or any_of(extent[d] > getattr(self, d) for d in tiled)
+            for dim, (loops, tiled) in inside.items()
         }
 
     def block(self, dim: str) -> int:
@@ -58,9 +58,10 @@ class Tiles(NamedTuple):
 
 
 @cache
-def _inside(order: str) -> dict[str, str]:
-    """For c, r and s: the loops from that over the dimension on."""
-    return {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
+def _inside(order: str) -> dict[str, tuple[str, str]]:
+    """For c, r and s: the loops from that over the dimension on, and those of them over k, h and w."""
+    inside = {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
+    return {dim: (loops, "".join(each for each in loops if each in "khw")) for dim, loops in inside.items()}
 
 
 def tiles_of(shape: LayerShape, at: Point) -> Tiles:
