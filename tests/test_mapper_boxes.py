@@ -11,7 +11,8 @@ from cnncc.certificate.whole_space import look
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper import boxes, space
-from cnncc.mapper.search import _below, search
+from cnncc.mapper.combinations import found_below
+from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 ARCH = load_arch("spatial-4x4")
@@ -69,7 +70,7 @@ def test_boxes_are_those_of_one_pe(preset: str, n2n: bool) -> None:
 def forget() -> None:
     space.numbers.cache_clear()
     space.box_arrays.cache_clear()
-    _below.cache_clear()
+    found_below.cache_clear()
 
 
 def test_what_is_said_of_boxes_that_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from cnncc.certificate.whole_space import look
 from cnncc.dialects._mapping import Mapping, Sizes
 from cnncc.mapper import boxes, space
 from cnncc.mapper.cached_search import searched
-from cnncc.mapper.search import _below, search
+from cnncc.mapper.combinations import found_below
+from cnncc.mapper.search import search
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_counts, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, Window
 from cnncc.passes._scheduling.dataflows import TEXTS
@@ -34,7 +35,7 @@ def layer(k: int, c: int, side: int, kernel: int, stride: int = 1, dilation: int
 def found(shape: LayerShape, arch: Arch) -> tuple[int, Mapping]:
     space.numbers.cache_clear()
     space.box_arrays.cache_clear()
-    _below.cache_clear()
+    found_below.cache_clear()
     result = search.__wrapped__(shape, arch, GlbBudget(arch.glb.words))
     assert result is not None and result.mapping is not None
     return result.cycles, result.mapping

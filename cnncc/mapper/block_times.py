@@ -61,7 +61,7 @@ def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int, own
     of_full = _trips(size, size, chain, spread, own_lanes) if rest else last
     trips, held, steps = (full * a + (rest > 0) * b for a, b in zip(of_full, last, strict=True))
     inside = parts_of(size, chain, spread, size)
-    in_one = of_full[0] if sum(part.pieces for part in inside) == 1 else 0
+    in_one = of_full[0] if inside.pieces == 1 else 0
     end, lasts = last_steps(inside, 1), (last_steps(inside, count, own_lanes) for count in (halves, halves - 1))
     return trips, held, steps, last[0], last[2], _is_own(size, chain), in_one, inside[0].held, end, *lasts
 
@@ -77,7 +77,7 @@ def _trips(extent: int, size: int, chain: Chain, spread: bool, own_lanes: int) -
     """Trips, the indices of all, and the steps of all."""
     inside = parts_of(extent, chain, spread, size)
     steps = sum(part.trips * steps_in_lanes(part.held, own_lanes) for part in inside)
-    return sum(part.trips for part in inside), sum(part.trips * part.held for part in inside), steps
+    return inside.trips, sum(part.trips * part.held for part in inside), steps
 
 
 class LoadWords(NamedTuple):

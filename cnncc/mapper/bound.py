@@ -38,9 +38,28 @@ class LoopPart(NamedTuple):
     pieces: int
 
 
+class LoopParts(tuple[LoopPart, ...]):
+    """The parts of a dimension, in the order in which the loops reach them."""
+
+    @cached_property
+    def trips(self) -> int:
+        """Iterations in time."""
+        return sum(part.trips for part in self)
+
+    @cached_property
+    def pieces(self) -> int:
+        """Iterations without those of a loop in time inside the loops in space."""
+        return sum(part.pieces for part in self)
+
+    @cached_property
+    def has_loops(self) -> bool:
+        """Whether a loop in time runs more than once."""
+        return any(part.trips > 1 for part in self)
+
+
 @lru_cache(maxsize=1 << 14)
-def parts_of(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[LoopPart, ...]:
-    """The parts of a dimension, in the order in which the loops reach them (SPACE-5).
+def parts_of(extent: int, chain: Chain, spread: bool, block: int = 0) -> LoopParts:
+    """The parts of a dimension (SPACE-5).
 
     block: the size for which the loops are made, if it is larger. spread: as for `table`.
     """
@@ -73,7 +92,7 @@ def parts_of(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[L
             walk(i + 1, size, min(around, step), inside)
 
     walk(0, extent, block or extent, LoopPart(1, 1, 1, 0, 1))
-    return tuple(parts)
+    return LoopParts(parts)
 
 
 def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int:
@@ -99,6 +118,7 @@ class Durations:
 
     def __init__(self, shape: LayerShape, arch: Arch, residual: bool) -> None:
         self.shape, self.arch, self.residual = shape, arch, residual
+        self.extent = {dim: shape.sizes.of(dim) for dim in "khwcrs"} | {"k": shape.tiled_together}
         self.weight_load = cache(self._weight_load)
         self.ifmap_load = cache(self._ifmap_load)
         self.commit = cache(self._commit)
@@ -158,10 +178,9 @@ class Bound:
     def __init__(self, durations: Durations, at: Point) -> None:
         self.durations, self.at = durations, at
         self.shape, self.arch, self.residual = durations.shape, durations.arch, durations.residual
-        sizes, together = self.shape.sizes, self.shape.tiled_together
-        self.extent = {dim: sizes.of(dim) for dim in "khwcrs"} | {"k": together}
+        sizes, self.extent = self.shape.sizes, durations.extent
         self.parts = {dim: parts_of(size, at.chain(dim, size), dim == "k") for dim, size in self.extent.items()}
-        self.times = sizes.n * (sizes.k // together)
+        self.times = sizes.n * (sizes.k // self.extent["k"])
 
     # -- terms ---------------------------------------------------------------------------------------------------------
 
@@ -179,19 +198,19 @@ class Bound:
     @cached_property
     def partial(self) -> bool:
         """Whether sums are partial."""
-        return any(adds_up and self.trips(dim) > 1 for dim, adds_up in self.adds_up.items())
+        return any(self.trips(dim) > 1 and bool(self.adds_up[dim]) for dim in "crs")
 
     def trips(self, dim: str) -> int:
         """Iterations in time over a dimension."""
-        return sum(part.trips for part in self.parts[dim])
+        return self.parts[dim].trips
 
     @cached_property
     def _first_parts(self) -> list[LoopPart]:
-        return [self.parts[dim][0] for dim in "khwcrs"]
+        return [parts[0] for parts in self.parts.values()]
 
     @cached_property
     def _last_parts(self) -> list[LoopPart]:
-        return [self.parts[dim][-1] for dim in "khwcrs"]
+        return [parts[-1] for parts in self.parts.values()]
 
     def halves(self, operand: str) -> int:
         """Loads of weights (W) or ifmap (I) that PEs hold."""
@@ -205,7 +224,7 @@ class Bound:
     @cached_property
     def head(self) -> int:
         """Instructions in front of the first load, at least: those and the loops."""
-        return self.views() + sum(any(part.trips > 1 for part in parts) for parts in self.parts.values())
+        return self.views() + sum(parts.has_loops for parts in self.parts.values())
 
     @cached_property
     def _first_ifmap(self) -> int:
@@ -339,11 +358,10 @@ class Bound:
           macro-instructions. It needs more than `halves` of them from reload to reload.
         - alone: load(other) + bus latency − cycles of the last `halves - 1` macro-instructions. It needs `halves`.
         """
-        first, *inner = (item for item in self.at.form.order.split("|")[1] if item in "khwWI")
-        inner = [dim for dim in inner if dim in "khw"]
+        first, inner = _stationary(self.at.form.order)
         between = [dim for dim in inner if self.trips(dim) > 1]
         halves, trips = self.halves("I" if first == "W" else "W"), prod(map(self.trips, between))
-        if not between or trips < halves or any(sum(part.pieces for part in self.parts[dim]) > 1 for dim in inner):
+        if not between or trips < halves or any(self.parts[dim].pieces > 1 for dim in inner):
             return 0
         full, last, latency = self._first_parts, self._last_parts, self.arch.bus.latency_cycles
         other = self._weight if first == "I" else self._ifmap
@@ -359,6 +377,13 @@ class Bound:
         steps = last_steps(parts, count, own_lanes) + max(0, count - self.trips(dim)) * full
         done = steps * self._steps(self._first_parts) // full
         return done + count * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
+
+
+@cache
+def _stationary(order: str) -> tuple[str, str]:
+    """The stationary operand of a form, W or I, and the loops over k, h and w in time inside its stage."""
+    first, *inner = (item for item in order.split("|")[1] if item in "khwWI")
+    return first, "".join(dim for dim in inner if dim in "khw")
 
 
 def _visits(part: LoopPart, stage: int, inside: str, dim: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, product
 from math import gcd, prod
 
@@ -48,14 +49,15 @@ def _some(listed: Sequence[int], few: int) -> Sequence[int]:
 def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
     """The boxes with at most `few` numbers of each dimension; 0: all boxes."""
     sizes, pe, window = shape.sizes, arch.pe, shape.window
-    point = sizes.r == sizes.s == 1 and not shape.channelwise
+    most_lanes = pe.lanes if shape.is_mac else 1
     image_words = pe.ifmap_words
     for p in _numbers(shape.tiled_together, min(pe.psum_words, pe.weight_words if shape.is_mac else image_words), few):
         if shape.channelwise:
             image_words = pe.ifmap_words // p
         for z in _numbers(sizes.w, min(pe.max_pixels, pe.psum_words // p, image_words), few):
             rows = min(pe.max_pixels // z, pe.psum_words // (p * z), image_words // z)
-            for zh in _numbers(sizes.h, rows, few) if point else (1,):
+            for zh in _numbers(sizes.h, rows, few) if has_rows(shape) else (1,):
+                own = _own_lanes(arch, p, z * zh)
                 for taps in _some(even_parts(sizes.r, sizes.r), few):
                     for cols in _some(even_parts(sizes.s, sizes.s), few):
                         image = positions(z, cols, window.stride[1], window.dilation[1])[0]
@@ -76,17 +78,22 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                                 continue
                             words = image * q * (p if shape.channelwise else 1)
                             words += p * q * taps * cols * shape.is_mac
-                            channels = _lanes(shape, arch, q)
+                            channels = _lanes(sizes.c, q, 1 if shape.channelwise else most_lanes)
                             for lanes in _some(channels, few):
                                 fits = q <= whole, q <= (passed if lanes == 1 else whole)
                                 if any(fits):
                                     yield p, z, zh, q, taps, cols, lanes, 1, 1, 1, words, *fits
-                            together = q <= whole and _window_lanes(shape, arch, (q, taps, cols), apart)
+                            together = q <= whole and _window_lanes((q, taps, cols), most_lanes, apart)
                             if together and prod(together) > channels[-1]:
                                 yield p, z, zh, q, taps, cols, *together, 1, words, True, True
                             fits = q <= whole, q <= passed
-                            if (own := _own_lanes(arch, p, z * zh)) > 1 and any(fits):
+                            if own > 1 and any(fits):
                                 yield p, z, zh, q, taps, cols, 1, 1, 1, own, words, *fits
+
+
+def has_rows(shape: LayerShape) -> bool:
+    """Whether a box may have several h."""
+    return shape.sizes.r == shape.sizes.s == 1 and not shape.channelwise
 
 
 def _own_lanes(arch: Arch, p: int, pixels: int) -> int:
@@ -96,22 +103,23 @@ def _own_lanes(arch: Arch, p: int, pixels: int) -> int:
     return lanes if fits else 1
 
 
-def _window_lanes(shape: LayerShape, arch: Arch, box: tuple[int, int, int], apart: bool) -> tuple[int, ...]:
-    """Lanes over c, r and s that take all indices of some of them, taps among them: as many as may be (LEGAL-6).
+@lru_cache(maxsize=4096)
+def _window_lanes(box: tuple[int, int, int], most: int, apart: bool) -> tuple[int, ...]:
+    """Lanes over c, r and s that take all indices of some of them, taps among them: the most up to `most` (LEGAL-6).
 
     apart: columns of a kernel lie apart, and have no common step with others.
     """
-    if arch.pe.lanes == 1 or not shape.is_mac:
-        return ()
     every = (tuple(lanes) for lanes in product(*((1, size) for size in box)))
-    few = (lanes for lanes in every if prod(lanes) <= arch.pe.lanes and not (apart and 1 < lanes[2] < prod(lanes)))
+    few = (lanes for lanes in every if prod(lanes) <= most and not (apart and 1 < lanes[2] < prod(lanes)))
     return max((lanes for lanes in few if max(lanes[1:]) > 1), key=lambda lanes: (prod(lanes), *lanes), default=())
 
 
-def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:
-    """Products over c at a time: such that all boxes divide into them, or the last one is a single step (LEGAL-6)."""
-    if not shape.is_mac or shape.channelwise:
-        return [1]
-    rest = shape.sizes.c % q
-    divide = (lanes for lanes in range(1, min(arch.pe.lanes, q) + 1) if q % lanes == 0)
-    return [lanes for lanes in divide if rest % lanes == 0 or rest < lanes]
+@lru_cache(maxsize=4096)
+def _lanes(channels: int, q: int, most: int) -> tuple[int, ...]:
+    """Products over c at a time, up to `most`: all boxes of q divide into them, or the last is a single step (LEGAL-6).
+
+    The rest of the channels is in the last box.
+    """
+    rest = channels % q
+    divide = (lanes for lanes in range(1, min(most, q) + 1) if q % lanes == 0)
+    return tuple(lanes for lanes in divide if rest % lanes == 0 or rest < lanes)

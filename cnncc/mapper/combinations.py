@@ -6,14 +6,15 @@ what is soon known, then the rest for those that this leaves.
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
+from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import Amounts, Counts, Flags
-from cnncc.mapper.space import Form, Numbers, shared
+from cnncc.mapper.space import Form, Numbers, numbers, shared
 from cnncc.mapper.tables import NEVER, EqualParts, LoopTable, Table, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
@@ -46,7 +47,7 @@ class Found(NamedTuple):
 def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
     """The tables of all dimensions."""
     sizes = numbers.shape.sizes
-    p, z, zh, q, taps, cols, *_ = (tuple(np.unique(column).tolist()) for column in numbers.boxes.T)
+    p, z, zh, q, taps, cols = numbers.in_box
     rows_k, rows_h, rows_c, rows_r = numbers.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = numbers.cols.max(axis=0).tolist()
     even = EqualParts.ABOUT if numbers.shape.is_mac else EqualParts.EXACTLY
@@ -270,3 +271,9 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
     order = np.argsort(all_least, kind="stable")
     chosen = chosen[order]
     return Found(form, chosen, tiles_in_time(numbers, chosen), all_cycles[order], all_least[order], limit)
+
+
+@lru_cache(maxsize=256)
+def found_below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Found:
+    """The same for all GLB budgets of a layer, which are searched one after the other."""
+    return combinations_below(numbers(shape, arch), form, limit, cut)

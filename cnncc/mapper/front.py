@@ -15,6 +15,7 @@ import heapq
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, count
 from typing import NamedTuple
 
@@ -29,13 +30,13 @@ from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
-from cnncc.mapper.combinations import Found, combinations_below
+from cnncc.mapper.combinations import Found, found_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import array_energy, cost_of, dram_energy, words_energy
 from cnncc.mapper.search import Tradeoff, rows_are_columns
-from cnncc.mapper.space import Numbers, Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import Form, Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
@@ -64,21 +65,23 @@ class _Part(NamedTuple):
     combinations: Found
     array: Amounts
 
-    @staticmethod
-    def of(numbers: Numbers, combinations: Found, costs: Energy, cut: bool) -> _Part:
-        """cut: blocks may have any size."""
-        array = array_energy(numbers, combinations.form, combinations.indices, costs, cut)
-        order = np.lexsort((array, *combinations.tiles.T))
-        starts = np.flatnonzero(np.any(np.diff(combinations.tiles[order], axis=0, prepend=-1), axis=1))
-        fewest = np.minimum.reduceat(combinations.least[order], starts) if len(order) else combinations.least
-        return _Part(array[order[starts]], fewest, np.append(starts, len(order)), order, combinations, array)
-
     def points(self, tile: int) -> _Points:
         """The points of a tile. tile: its number; a negative one counts from the end, as an index does."""
         tile %= len(self.least)
         some = self.order[self.starts[tile] : self.starts[tile + 1]]
         k, h, w, c = self.combinations.tiles[some[0]].tolist()
         return _Points(int(self.fewest[tile]), (k, h, w, c), self.combinations, some, self.array[some])
+
+
+@lru_cache(maxsize=128)
+def _part(shape: LayerShape, arch: Arch, form: Form, alike: Form, limit: int, costs: Energy, cut: bool) -> _Part:
+    """What takes less than a limit. alike: a form with the same combinations. cut: blocks may have any size."""
+    combinations = found_below(shape, arch, alike, limit, cut)._replace(form=form)
+    array = array_energy(numbers(shape, arch), form, combinations.indices, costs, cut)
+    order = np.lexsort((array, *combinations.tiles.T))
+    starts = np.flatnonzero(np.any(np.diff(combinations.tiles[order], axis=0, prepend=-1), axis=1))
+    fewest = np.minimum.reduceat(combinations.least[order], starts) if len(order) else combinations.least
+    return _Part(array[order[starts]], fewest, np.append(starts, len(order)), order, combinations, array)
 
 
 class _Group(NamedTuple):
@@ -206,8 +209,8 @@ class _Front:
         """
         limit = min(self.limit, int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64)
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
-        alike = {form.name: combinations_below(self.numbers, form, limit, self.cut) for form in forms}
-        parts = [_Part.of(self.numbers, alike[form.name]._replace(form=form), self.costs, self.cut) for form in forms]
+        alike = {form.name: form for form in forms}  # with the same combinations
+        parts = [_part(self.shape, self.arch, form, alike[form.name], limit, self.costs, self.cut) for form in forms]
         least = np.concatenate([part.least for part in parts])
         fewest = np.concatenate([part.fewest for part in parts])
         least += (words := dram_cost(self.shape, self.arch, self.budget, self.costs))

@@ -24,7 +24,7 @@ from cnncc.mapper.block_sizes import least_words, least_words_of
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Cells
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
-from cnncc.mapper.combinations import Found, combinations_below
+from cnncc.mapper.combinations import Found, found_below
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.space import (
     Form,
@@ -315,7 +315,7 @@ def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Loo
         # The same for all GLB budgets, but for the last look.
         limit = int(ideal * slacks[0]) + 64 if slacks else min(ALL, search.limit)
         alike = {form.name: form for form in forms}  # with the same combinations
-        below = {name: _below(shape, arch, form, limit, cut) for name, form in alike.items()}
+        below = {name: found_below(shape, arch, form, limit, cut) for name, form in alike.items()}
         each = [below[form.name]._replace(form=form) for form in forms]
         yield each, done
         done, found_some = limit, any(len(part.cycles) for part in each)
@@ -323,12 +323,6 @@ def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Loo
             return
         if found_some or (ideal := min(part.beyond for part in each)) >= ALL:
             slacks.pop(0)
-
-
-@lru_cache(maxsize=256)
-def _below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Found:
-    """The same for all GLB budgets of a layer, which are searched one after the other."""
-    return combinations_below(numbers(shape, arch), form, limit, cut)
 
 
 def _by_cycles(looks: Iterator[_Look]) -> Iterator[_Entry]:

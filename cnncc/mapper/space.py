@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
 from cnncc.dialects._mapping import Loop, Mapping, Stage
 from cnncc.mapper.arrays import Counts, Flags
-from cnncc.mapper.boxes import boxes
+from cnncc.mapper.boxes import boxes, has_rows
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, lanes_order
 
@@ -110,6 +110,7 @@ def steps_in_lanes(channels: int, own_lanes: int) -> int:
     return channels if channels % lanes else channels // lanes
 
 
+@cache
 def shared(form: Form, dim: str) -> bool:
     """Whether the dimension's loop over tiles stands inside those in space."""
     return dim in form.order.split("|")[1] and dim in "khw"
@@ -136,6 +137,7 @@ class Numbers(NamedTuple):
 
     boxes: indices of each dimension, lanes over c, r and s, lanes over k.
     fits: of each box, whether register files have room where all columns are loaded, and where neighbours pass some on.
+    in_box: the numbers of indices that boxes have, of each dimension.
     some: whether there are more boxes than are looked at.
     """
 
@@ -144,6 +146,7 @@ class Numbers(NamedTuple):
     boxes: Counts
     words: Counts
     fits: Flags
+    in_box: tuple[tuple[int, ...], ...]
     some: bool
     shape: LayerShape
     arch: Arch
@@ -162,19 +165,23 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     c_limit = s.c if south and not shape.channelwise else 1
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
-    image, pe = replace(shape, sizes=replace(s, n=1)), replace(arch.pe, start_cycles=0, finish_cycles=0)
+    sizes = replace(s, n=1, h=s.h if has_rows(shape) else 1)  # boxes depend on no others, nor on the image
+    image, pe = replace(shape, sizes=sizes, ih=0, iw=0), replace(arch.pe, start_cycles=0, finish_cycles=0)
     return Numbers(np.array(rows), np.array(cols), *box_arrays(image, pe, arch.links), shape, arch)
 
 
 @lru_cache(maxsize=64)
-def box_arrays(shape: LayerShape, pe: Pe, links: Links) -> tuple[Counts, Counts, Flags, bool]:
-    """The boxes, their words, where they fit, and whether some are left out.
+def box_arrays(
+    shape: LayerShape, pe: Pe, links: Links
+) -> tuple[Counts, Counts, Flags, tuple[tuple[int, ...], ...], bool]:
+    """The boxes, their words, where they fit, the numbers of each dimension, and whether some are left out.
 
     They depend on nothing else of an array. A choice of cores tries many sizes, and other times.
     """
     listed, some = boxes(shape, Arch("", 1, 1, pe, Glb(1, 1), Dram(1, 0), links=links))
-    each = np.array(listed)
-    return each[:, :10], each[:, 10], each[:, 11:] > 0, some
+    each = np.array(listed, order="F")  # columns are looked up one by one
+    in_box = tuple(tuple(np.flatnonzero(np.bincount(column)).tolist()) for column in each.T[:6])
+    return each[:, :10], each[:, 10], each[:, 11:] > 0, in_box, some
 
 
 def point(everything: Numbers, form: Form, indices: Sequence[int]) -> Point:

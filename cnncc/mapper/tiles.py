@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -44,12 +45,11 @@ class Tiles(NamedTuple):
         If both loops run, the GLB adds up partial sums. So it does where fewer PEs add up a rest, in the loop over the
         dimension and in those around it. extent: indices of k, h and w in a block.
         """
-        order = self.form.order
-        inside = {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
-        of_rest = {dim: any(other in self.uneven for other in inside[dim]) for dim in "crs"}
+        inside = _inside(self.form.order)
         return {
-            dim: of_rest[dim] or any_of(extent[d] > getattr(self, d) for d in inside[dim] if d in "khw")
-            for dim in "crs"
+            dim: (self.uneven != "" and any(other in self.uneven for other in loops))
+            or any_of(extent[d] > getattr(self, d) for d in tiled)
+            for dim, (loops, tiled) in inside.items()
         }
 
     def block(self, dim: str) -> int:
@@ -57,18 +57,21 @@ class Tiles(NamedTuple):
         return 1 if shared(self.form, dim) else getattr(self, dim)
 
 
+@cache
+def _inside(order: str) -> dict[str, tuple[str, str]]:
+    """For c, r and s: the loops from that over the dimension on, and those of them over k, h and w."""
+    inside = {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
+    return {dim: (loops, "".join(each for each in loops if each in "khw")) for dim, loops in inside.items()}
+
+
 def tiles_of(shape: LayerShape, at: Point) -> Tiles:
     """Of a point."""
-    sizes = shape.sizes
-    extent = {dim: sizes.of(dim) for dim in "hwcrs"} | {"k": shape.tiled_together}
-    rows, cols, box, _ = zip(*(at.chain(dim, extent[dim]) for dim in "khwcrs"), strict=True)
-    tile = {dim: min(r * c * b, extent[dim]) for dim, r, c, b in zip("khwcrs", rows, cols, box, strict=True)}
-    spaces = sum(count > 1 for count in at.rows[:2]) + sum(count > 1 for count in at.cols)
-    taps = tile["r"] < sizes.r or tile["s"] < sizes.s
-    uneven = "".join(
-        dim for dim, r in zip("khwcrs", rows, strict=True) if dim in "cr" and r > 1 and extent[dim] % tile[dim]
-    )
-    return Tiles(at.form, tile["k"], tile["h"], tile["w"], tile["c"], taps, spaces, uneven)
+    sizes, (rk, rh, rc, rr), (ck, ch, cw), (p, z, zh, q, taps, cols) = shape.sizes, at.rows, at.cols, at.box
+    k, h, w = min(rk * ck * p, shape.tiled_together), min(rh * ch * zh, sizes.h), min(cw * z, sizes.w)
+    c, r = min(rc * q, sizes.c), min(rr * taps, sizes.r)
+    spaces = (rk > 1) + (rh > 1) + (ck > 1) + (ch > 1) + (cw > 1)
+    uneven = "c" * (rc > 1 and sizes.c % c > 0) + "r" * (rr > 1 and sizes.r % r > 0)
+    return Tiles(at.form, k, h, w, c, r < sizes.r or cols < sizes.s, spaces, uneven)
 
 
 def tiles_in_time(everything: Numbers, indices: Counts) -> Counts:
