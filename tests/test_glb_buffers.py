@@ -450,7 +450,9 @@ def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
 def test_copies_of_many_values_are_several_layers() -> None:
     """Six copies and what is prefetched beside them, weights and parameters, take the 16 descriptors of a layer."""
     ctx, numbers = new_context(), range(7)
-    weight, bias = (ctx.weights.add(np.array(value, dtype)) for value, dtype in (([[[[3]]]], np.int16), ([5], np.int32)))
+    weight, bias = (
+        ctx.weights.add(np.array(value, dtype)) for value, dtype in (([[[[3]]]], np.int16), ([5], np.int32))
+    )
     image = "tensor<1x1x2x2xi16>"
     inputs = ", ".join(f'%x{i} : {image} {{onnx.name = "x{i}", {QUANT}}}' for i in numbers)
     outputs = ", ".join(f'{image} {{onnx.name = "y{i}", {QUANT}}}' for i in numbers)
