@@ -20,6 +20,7 @@ from checkout_copy import KILLED, OPTIONS, Checkout
 
 MEASURED = ("cnncc/**/*.py", "passes/**/*.py", "dialects/**/*.py")
 OWN = 10
+FIRST_SECONDS = 0.1  # of the examples of a test, which come before further ones of others
 
 
 class Known(TypedDict):
@@ -130,11 +131,12 @@ class CoveringTests:
     def of_line(self, file: str, text: str, line: int) -> list[tuple[str, float]]:
         """Tests that run a line, and their seconds. Where none does, as it runs on import, those that run its file.
 
-        The first are those that run the most blocks of the file in a second, one example of each test before the
-        others. Tests of a file that imports the module count `OWN` times.
+        The first are those that run the most blocks of the file in a second, of each test `FIRST_SECONDS` of examples
+        before the others. Tests of a file that imports the module count `OWN` times.
         """
         module, wanted = ".".join(Path(file).with_suffix("").parts), block_at(text, line)
         number_of, runs, seconds = defaultdict[str, int](int), set[str](), dict[str, float]()
+        weight_of = dict[str, int]()
         for name, known in self._all_known():
             weight = OWN if module in (self.root / "tests" / name).read_text() else 1
             for block, bits in known["blocks"].get(file, {}).items():
@@ -142,12 +144,12 @@ class CoveringTests:
                 runs |= set(tests) if block == wanted else set()
                 for test in tests:
                     number_of[test] += weight
-                    seconds[test] = known["seconds"][test]
-        number, order = defaultdict[str, int](int), list[tuple[int, float, str]]()
+                    seconds[test], weight_of[test] = known["seconds"][test], weight
+        spent, order = defaultdict[str, float](float), list[tuple[int, float, str]]()
         for value, test in sorted((-number_of[test] / (0.1 + seconds[test]), test) for test in runs or number_of):
             function = test.partition("[")[0]
-            order.append((number[function], value, test))
-            number[function] += 1
+            order.append((int(spent[function] / (FIRST_SECONDS * weight_of[test])), value, test))
+            spent[function] += seconds[test]
         return [(test, seconds[test]) for _, _, test in sorted(order)]
 
     def _all_known(self) -> Iterator[tuple[str, Known]]:

@@ -283,29 +283,46 @@ def test_a_deadlock_names_who_waits():
 # -- what is proven, and what is found ---------------------------------------------------------------------------------
 
 
-@cache
-def two_cores() -> Case:
-    """A convolution on a core; a pool and another convolution on the next one."""
-    rng, shapes = np.random.default_rng(3), [(1, 2, 9, 6), (1, 4, 9, 6), (1, 4, 4, 3), (1, 6, 4, 3)]
-    chain = Chain(np.zeros(shapes[0], np.int64), dims=shapes)
-    window = {"same": Window((3, 3), pad=(1, 1, 1, 1)), "pool": Window((2, 2), (2, 2), group=4, fill=-99)}
-    for number, (kind, (_, c, _, _), (_, k, _, _)) in enumerate(
-        zip(("same", "pool", "same"), shapes, shapes[1:], strict=False)
-    ):
+SAME, POOL, EVERY_SECOND = (
+    Window((3, 3), pad=(1, 1, 1, 1)),
+    Window((2, 2), (2, 2), group=4, fill=-99),
+    Window((1, 1), (2, 2)),
+)
+
+
+def chained(shapes: Sequence[tuple[int, int, int, int]], windows: Sequence[Window]) -> Chain:
+    """Layers by their windows: POOL, or those of convolutions."""
+    rng, chain = np.random.default_rng(3), Chain(np.zeros(shapes[0], np.int64), dims=shapes)
+    for number, ((_, c, _, _), (_, k, _, _), window) in enumerate(zip(shapes, shapes[1:], windows, strict=False)):
         layer, then = f'cnn.pool "max" %v{number}', ""
-        if kind == "same":
-            chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c, 3, 3)).astype(np.int16)
+        if window is not POOL:
+            chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c, *window.kernel)).astype(np.int16)
             chain.arrays[f"b{number}"] = rng.integers(-50, 50, (k,)).astype(np.int32)
             chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (k,)).astype(np.float32)
             layer = f"cnn.conv %v{number} weights @w{number}"
             then = f'bias = "b{number}", scale = "s{number}", clamp = [-120, 120]'
         types = f"{tensor(shapes[number])} -> {tensor(shapes[number + 1])}"
         chain.lines.append(
-            f'%v{number + 1} = {layer} window <{format_record(window[kind])}> then <{then}> label "l{number}" : {types}'
+            f'%v{number + 1} = {layer} window <{format_record(window)}> then <{then}> label "l{number}" : {types}'
         )
+    return chain
+
+
+@cache
+def two_cores() -> Case:
+    """A convolution on a core; a pool and another convolution on the next one."""
+    chain = chained([(1, 2, 9, 6), (1, 4, 9, 6), (1, 4, 4, 3), (1, 6, 4, 3)], [SAME, POOL, SAME])
     case = on_cores(chain, (("l0",), ("l1", "l2")))
     case.run("nest-to-array")
     return case
+
+
+def test_a_core_that_reads_every_second_row() -> None:
+    """Of a ring of two rows it reads one, which is two rows behind the one before."""
+    chain = chained([(1, 2, 10, 6), (1, 4, 10, 6), (1, 3, 5, 3)], [SAME, EVERY_SECOND])
+    case = on_cores(chain, (("l0",), ("l1",)))
+    case.run("nest-to-array")
+    check_levels(case, 0)
 
 
 @cache

@@ -314,6 +314,13 @@ def test_loops_over_frames_end_at_a_limit_of_work() -> None:
         run_together(cores)
 
 
+def test_runs_of_cores_say_so() -> None:
+    said = list[str]()
+    binary = Binary(encode_program(assemble("core\nhalt")), [], [], [], PAPER)
+    Machine(binary, 2).run(progress=lambda what, *_: said.append(what))
+    assert said == ["running 2 images on several cores"]
+
+
 def test_too_many_frames() -> None:
     binary, _ = small()
     with pytest.raises(Refusal, match="65536 frames, a run has at most 65535"):

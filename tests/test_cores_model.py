@@ -28,6 +28,7 @@ from cnncc.dialects.nest import CoresOp
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
 from cnncc.driver.program_parts import cores_plan_of
 from cnncc.errors import Refusal
+from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import Instruction
 from cnncc.machine.cores.core_checks import check_cores
@@ -36,6 +37,7 @@ from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.core_walk import Pick, run_together
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.cores.ring_rows import RingNotes, RingStep, ring_peaks
+from cnncc.machine.program import Leaf
 from cnncc.model import cores_schedule
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan
@@ -194,9 +196,13 @@ def test_estimate_refuses_what_is_not_of_cores(compiled: tuple[CoresPlan, Path],
     assert "--explain is of layers one after the other" in refused("estimate", path, "--explain", "l0")
     assert "--what-if is of layers" in refused("estimate", path, "--what-if", "dram.latency_cycles=8")
     binary = load(path)
-    metadata = {**binary.metadata, "plan": [{**binary.metadata["plan"][0], "lag": 0}]}
-    save(replace(binary, metadata=metadata), tmp_path / "wrong.cnb")
-    assert "lag, keeps and words of frames are positive" in refused("estimate", tmp_path / "wrong.cnb")
+    for wrong, why in (
+        ({"lag": 0}, "lag, keeps and words of frames are positive"),
+        ({"groups": [], "channels": []}, "cores are groups with their PEs, and with what they read"),
+    ):
+        metadata = {**binary.metadata, "plan": [{**binary.metadata["plan"][0], **wrong}]}
+        save(replace(binary, metadata=metadata), tmp_path / "wrong.cnb")
+        assert why in refused("estimate", tmp_path / "wrong.cnb")
 
 
 def test_rows_that_a_reader_skips_are_read_with_those_before_them() -> None:
@@ -205,6 +211,16 @@ def test_rows_that_a_reader_skips_are_read_with_those_before_them() -> None:
     read = [RingStep(0, 0, 1, 15, 8), RingStep(0, 1, 2, 25, 8)]
     ring = 0, 1, 64
     assert ring_peaks([RingNotes(steps={ring: written}), RingNotes(steps={ring: read})]) == {ring: 2}
+
+
+@pytest.mark.parametrize("extent", range(4))
+def test_a_load_uses_rows_by_each_of_its_extents(extent: int) -> None:
+    """Rows 2 to 4 of an image of 9."""
+    load_of_rows = assemble(f"desc id=1 height=9 pitch=8\nload desc=1 y=2 extent{extent}=3 term{extent}=y*1\nhalt")
+    notes = RingNotes(uses={1: ((0, 1), 0)})
+    notes.set(load_of_rows[0])
+    notes.note(Leaf(1, 0, load_of_rows[1]), [0, 0], 10)
+    assert notes.steps == {(0, 1, 0): [RingStep(0, 2, 5, 10, 8)]}
 
 
 def values(binary: Binary, program: Sequence[Instruction], pick: Pick[None]) -> bytes:

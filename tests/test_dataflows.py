@@ -456,6 +456,15 @@ def test_columns_of_a_set_that_are_no_neighbours_share_none(tmp_path: Path) -> N
     assert np.array_equal(result_by(case, mapping, tmp_path), case.expected)
 
 
+def test_channels_with_sums_of_their_own_are_the_last_outputs_of_a_box(tmp_path: Path) -> None:
+    """Four of eight channels at a time, whose sums are in neighbouring banks: not with columns between them."""
+    case = Case(kernel=(1, 1), c=2, k=8, image=(4, 2), array=(4, 4), glb=1 << 18)
+    mapping = "weight@glb > params@glb > [h||4@rows] > weight@rf*2 > ifmap@rf*2 > {{{} > c > k''||4@lanes}}"
+    with pytest.raises(Refusal, match="k is on lanes, so it is the last output in the box, not outside w"):
+        result_by(case, mapping.format("k':4 > w"), tmp_path)
+    assert np.array_equal(result_by(case, mapping.format("w > k':4"), tmp_path), case.expected)
+
+
 def test_images_move_through_the_glb_one_by_one(tmp_path: Path) -> None:
     case = Case(kernel=(3, 3), c=3, k=4, image=(6, 6), n=4, array=(4, 4), glb=1 << 18)
     stages = "[h||4@rows w||4@cols] > weight@rf*2 > ifmap@rf*2 > {s > c > r}"

@@ -30,6 +30,7 @@ from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
+from cnncc.dialects.isa import LayerOp as IsaLayerOp
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import LayerOp, MappingAttr, mapping_of
 from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
@@ -235,6 +236,20 @@ def test_elementwise_layers(name: str, images: int, tmp_path: Path) -> None:
     assert raced(case, *compiled(case, mapping, array_file(tmp_path, "4x4"))) == []
 
 
+@pytest.mark.parametrize(
+    ("blocks", "why"),
+    [
+        ("residual@glb*3 > ifmap@glb*3 > output@glb*3", "have one buffer or two"),
+        ("residual@glb > ifmap@glb*2 > output@glb*2", "have one buffer or two, those of its inputs as many"),
+        ("residual@glb*2 > ifmap@glb*2 > output@glb", "have two buffers only where its output has"),
+    ],
+)
+def test_what_buffers_of_elementwise_layers_cannot_be(blocks: str, why: str, tmp_path: Path) -> None:
+    case = Sum("copy", 1, 6, 1, (8, 5), Window((1, 1), group=6))
+    with pytest.raises(Refusal, match=why):
+        compiled(case, f"k':2 > {blocks} > k'' > h > w", array_file(tmp_path, "4x4"))
+
+
 POOLS = {
     "all": "params@glb*2 > ifmap@glb*2 > output@glb*2",
     "output in one": "params@glb*2 > ifmap@glb*2 > output@glb",
@@ -430,6 +445,37 @@ def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
         compilation.run()
     limits = {(finding.resource, finding.limit) for finding in refused.value.findings}
     assert limits == {("glb.words", 500)}
+
+
+def test_copies_of_many_values_are_several_layers() -> None:
+    """Six copies and what is prefetched beside them, weights and parameters, take the 16 descriptors of a layer."""
+    ctx, numbers = new_context(), range(7)
+    weight, bias = (
+        ctx.weights.add(np.array(value, dtype)) for value, dtype in (([[[[3]]]], np.int16), ([5], np.int32))
+    )
+    image = "tensor<1x1x2x2xi16>"
+    inputs = ", ".join(f'%x{i} : {image} {{onnx.name = "x{i}", {QUANT}}}' for i in numbers)
+    outputs = ", ".join(f'{image} {{onnx.name = "y{i}", {QUANT}}}' for i in numbers)
+    layers = "\n".join(
+        f"""%y{i} = cnn.conv %x{i} weights @w window <kernel = [1, 1]> then <bias = "b"> label "c{i}"
+                : {image} -> {image}"""
+        for i in numbers
+    )
+    text = f"""builtin.module attributes {{{DONE} = "cnn-legalize"}} {{
+        weights.global @w : tensor<1x1x1x1xi16> = #weights.ref<"{weight}">
+        weights.global @b : tensor<1xi32> = #weights.ref<"{bias}">
+        func.func @main({inputs}) -> ({outputs}) {{
+          {layers}
+          func.return {", ".join(f"%y{i}" for i in numbers)} : {", ".join(image for _ in numbers)}
+        }} }}"""
+    arch = load_arch("spatial-4x4")
+    compilation = Compilation(ctx, Parser(ctx, text).parse_module(), Settings(arch, "spatial-4x4", 16))
+    compilation.run("isa")
+    images = [np.full((1, 1, 2, 2), i) for i in numbers]
+    got, _ = isa.evaluate(compilation.module, ctx.weights, arch, images)
+    assert [int(each.max()) for each in got] == [3 * i + 5 for i in numbers]
+    labels = [op.record.data.label for op in compilation.module.walk() if isinstance(op, IsaLayerOp)]
+    assert [label for label in labels if "puts" in label] == ["inputs", "more inputs", "outputs", "more outputs"]
 
 
 @pytest.mark.usefixtures("resident_ends")

@@ -19,10 +19,11 @@ from test_isa_lowering import lower, two_in_two_out
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary, from_bytes, load, pack, save, to_bytes
 from cnncc.binary.modules import about, binary_to_module, build_binary, comments, layers
-from cnncc.binary.run import quantise_input
+from cnncc.binary.run import Machine, quantise_input
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Refusal
+from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import instruction
 from cnncc.passes.array_allocate import ArrayAllocatePass
@@ -109,6 +110,14 @@ def test_isa_container_knows_layers_and_comments() -> None:
     bare = replace(binary, metadata={"layers": binary.metadata["layers"]})
     assert comments(bare)[found[1][0].first] == "conv1"
     assert layers(replace(binary, metadata={})) == []
+
+
+@pytest.mark.parametrize("wrong", [{"first": -1}, {"count": "2"}, {"label": 3}, {"about": []}])
+def test_isa_container_refuses_entries_that_are_no_layers(wrong: dict[str, object]) -> None:
+    binary = conv_binary()
+    entry = {**binary.metadata["layers"][1], **wrong}
+    with pytest.raises(Refusal, match="layers: .* is no layer"):
+        layers(replace(binary, metadata={"layers": [entry]}))
 
 
 def test_isa_container_tensors_follow_the_weights() -> None:
@@ -222,6 +231,13 @@ def twice(file: bytes) -> bytes:
     return stream.getvalue()
 
 
+def claimed(file: bytes) -> bytes:
+    """The last entry of the archive's directory says that its member has 2^30 bytes more."""
+    entry = file.rindex(b"PK\1\2") + 24
+    size = int.from_bytes(file[entry : entry + 4], "little") + (1 << 30)
+    return file[:entry] + size.to_bytes(4, "little") + file[entry + 4 :]
+
+
 def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
     return lambda file: with_manifest(file, change)
 
@@ -237,6 +253,7 @@ CORRUPTIONS: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("deflated", deflated, "manifest.json: is compressed or encrypted"),
     ("other dates", other_dates, "damaged at byte 0xa: not as cnncc writes a binary"),
     ("a member twice", twice, "members are out of order or twice"),
+    ("a huge claim", claimed, r"its members claim 10737\d+ bytes, the file has \d+"),
     ("no program", replaced("program.bin", None), "member program.bin is missing"),
     ("a stray member", replaced("virus.exe", b"x"), "member virus.exe has no meaning"),
     ("a missing weight", replaced("weights/000-conv1.w.npy", None), "not numbered from 0"),
@@ -264,7 +281,7 @@ CORRUPTIONS: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("odd role", tensor(role="weight"), "tensor x: no role weight"),
     ("huge dim", tensor(shape=[1 << 40]), "are out of range"),
     ("huge shape", tensor(shape=[1 << 20, 1 << 20]), "is out of range"),
-    ("negative dim", tensor(shape=[-1]), "is out of range"),
+    ("negative dim", tensor(shape=[-1, 2]), r"shape \[-1, 2\] is out of range"),
     ("real dim", tensor(shape=[1.5]), "are out of range"),
     ("high rank", tensor(shape=[1] * 17), "are out of range"),
     ("odd clamp", tensor(clamp=[1]), "are out of range"),
@@ -315,6 +332,16 @@ def test_isa_reals_saturate_to_the_clamp_of_their_tensor() -> None:
     for clamp, wanted in (((-127, 100), [-127, -4, 4, 100]), ((-200, 255), [-128, -4, 4, 127])):
         tensor = Tensor("x", "dram", 4, scale=0.5, clamp=clamp)
         assert quantise_input(tensor, reals, 8).tolist() == wanted
+
+
+def test_isa_runs_say_how_far_they_are() -> None:
+    """By the number of the next instruction, behind each loop and each instruction that is in none."""
+    program = assemble("desc id=1\nloop count=2\nloop count=3\nsignal semaphore=1 count=1\nend\nend\nhalt")
+    seen, said = list[int](), list[str]()
+    machine = Machine(Binary(encode_program(program), [], [], [], arch_2x2()), 1)
+    machine.run(lambda following, _: seen.append(following), lambda what, *_: said.append(what))
+    assert seen == [1, 6, 7]
+    assert set(said) == {"running, 0 %"}
 
 
 def test_isa_container_files(tmp_path: Path) -> None:

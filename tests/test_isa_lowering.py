@@ -135,7 +135,7 @@ def test_isa_parts_lie_in_their_whole() -> None:
     [
         ("words 100", "words 100, part_of innermost", "is part of '.*', which does not exist, or of itself"),
         ("words 3, role", "words 4, role", "tensor w: 4 words, its weights have 3"),
-        ("tensor w, memory dram", "tensor other, memory dram", "there are two tensors 'other'"),
+        ("tensor other, memory", "tensor inner, memory", "there are two tensors 'inner'"),
     ],
 )
 def test_isa_tensors_that_have_no_place(old: str, new: str, message: str) -> None:

@@ -102,7 +102,7 @@ def test_every_step_of_a_sum_counts() -> None:
     machine = run(products("++--") + "\n" + COMMIT, dram=EXTREMES)
     assert machine.glb.read(np.array([48]))[0, 0] == 0
     run(products("+-+-+-"), dram=EXTREMES)
-    trap_of(products("+++-"), 5, "psum 0 leaves 32 bits at pixel 0, tap 2, channel 0", dram=EXTREMES)
+    trap_of(products("+++-"), 5, "psum 0 leaves 32 bits at pixel 0, tap 2, channel 0: mac", dram=EXTREMES)
     trap_of(products("--+-+---+"), 10, "psum 0 leaves 32 bits at pixel 0, tap 6, channel 0", ROOMY, EXTREMES)
 
 
@@ -143,6 +143,9 @@ def test_overflow_of_a_pool(loop: str) -> None:
     with pytest.raises(Trap, match="leaves 16 bits") as trap:
         run(f"loop\nloop count=2\n{over}end\nend\n{COMMIT}", narrow, dram)
     assert trap.value.index == FIRST + 3
+    lanes = f"mac op=add ifmap_j=2 taps=2 lanes=2 ifmap_l=1 psum_l=1 {TAKE} {SUMS}"
+    arch, says = replace(BANKS, psum_bits=16), "psum 1 leaves 16 bits at pixel 0, tap 1, channel 0, lane 1: mac"
+    trap_of(f"{LOAD} kind=ifmap extent3=4\n{lanes}", 1, says, arch, [1, 20000, 1, 20000] + [0] * 60)
 
 
 TAKES_WORDS = "open=always close=always term3=lin*1"

@@ -748,6 +748,7 @@ STORES = """
     desc id=3 base=296
     desc id=4 base=600
     desc id=5 base=100
+    desc id=6 height=2 pitch=8
     step id=5 loop=0 by=lin*4
     step id=1 loop=0 by=lin*{step}
     step id=2 loop=0 by=lin*4
@@ -773,16 +774,18 @@ STORES = """
         ("dma dram=3 glb=0 words=6", 1),
         ("dma dram=3 glb=0 words=6", 0),
         ("dma dram=5 glb=0 words=6", 0),
+        ("dma dram=6 glb=0 words=6 y=2", 1),
     ],
 )
 @pytest.mark.parametrize("partial", ["", "partial=1 sums=4 fresh=0 final=0"])
 def test_a_loop_that_stores_its_results(step: int, fetch: str, stored: int, partial: str) -> None:
     """Each iteration stores its results, in one place or the next, or words that it fetched. It fetches nothing, what
-    the iteration before it stored, or other words. With partial sums, only the last one has results, and all store
-    that place.
+    the iteration before it stored, other words, or rows that are none. With partial sums, only the last one has
+    results, and all store that place. A loop that fetches nothing and stores in one place after the other is one block.
     """
     dram = np.arange(DRAM)[None] ** 2 % 11
-    compare_memories(STORES.format(step=0 if partial else step, fetch=fetch, stored=stored, partial=partial), dram)
+    text = STORES.format(step=0 if partial else step, fetch=fetch, stored=stored, partial=partial)
+    assert (compare_memories(text, dram) == 1) == (step > 0 and not fetch and not partial)
 
 
 LINES = """

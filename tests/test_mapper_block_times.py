@@ -123,9 +123,11 @@ def test_blocks_load_windows_into_pes_over_buses_through_the_port(bus: int, port
     assert said["loading"] < least <= cycles
 
 
-def test_buses_have_a_column_once_that_neighbours_pass_on() -> None:
+@pytest.mark.parametrize("pong_words", [0, 64])
+def test_buses_have_a_column_once_that_neighbours_pass_on(pong_words: int) -> None:
     """By hand: of 3 columns of 3 words the 4 PEs of a row load one each, and the last one two more."""
-    arch = replace(ARCH, bus=replace(ARCH.bus, burst_words=1))
+    pe = replace(ARCH.pe, pong_words=pong_words, virtual_words=pong_words)
+    arch = replace(ARCH, pe=pe, bus=replace(ARCH.bus, burst_words=1))
     at = at_point("kcrs|WhwI", (1, 4, 1, 1), (1, 1, 4), (2, 1, 1, 1, 3, 3))
     shape = LayerShape("mac", Sizes(1, 8, 4, 8, 8, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 8, 8)
     said = rules(shape, at, MOVING, arch, k=8, h=4, w=4)
@@ -369,6 +371,15 @@ def test_groups_of_shuffled_channels_share_the_image() -> None:
     shape = replace(pointwise(64, 32, 8), shuffle=2)
     blocks = Blocks(shape, ARCH, MOVING, Tiles(FORMS[0], 16, 1, 8, 32))
     assert (blocks.moved_image == 32 * 8 * 8).all() and blocks.image.max() == 32 * 8 * 8
+
+
+def test_slices_are_of_one_group() -> None:
+    """By hand: weights of a group are for half of the work of a block of both, those of 8 of 16 channels for a quarter.
+    Those that are of 16 of the 32 results of a group, too, are for an eighth.
+    """
+    shape = LayerShape("mac", Sizes(1, 64, 16, 8, 8, 3, 3), Window((3, 3), pad=(1,) * 4, group=2), 2, 8, 8, shuffle=2)
+    blocks = Blocks(shape, ARCH, MOVING, Tiles(SLICED, 16, 1, 8, 8))
+    assert [np.max(stage.part) for stage in blocks.stages() if stage.part is not None] == [1 / 2, 1 / 4, 1 / 8]
 
 
 SLICED = next(form for form in FORMS if form.order == "ckrs|WhwI")

@@ -67,6 +67,20 @@ def test_boxes_are_those_of_one_pe(preset: str, n2n: bool) -> None:
             assert [[*box[11:]] for box in found] == numbers.fits.tolist()
 
 
+def test_columns_that_lie_apart_are_a_counter_of_their_own() -> None:
+    """Of three (LEGAL-4): several channels, pixels, and taps or input channels beside them are one too many."""
+
+    def taken(dilation: int) -> set[tuple[int, ...]]:
+        window = Window((3, 3), dilation=(1, dilation))
+        shape = LayerShape("mac", Sizes(1, 2, 2, 4, 4, 3, 3), window, 2, 6, 4 + 2 * dilation)
+        return {box[:6] for box in boxes.boxes(shape, files(65536))[0]}
+
+    together, apart = taken(1), taken(2)
+    assert apart <= together
+    four = {(k, w, h, c, r, s) for k, w, h, c, r, s in together if k > 1 and w > 1 and c * r > 1 and s > 1}
+    assert four and together - apart == four
+
+
 def forget() -> None:
     space.numbers.cache_clear()
     space.box_arrays.cache_clear()

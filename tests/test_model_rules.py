@@ -10,9 +10,12 @@ from math import gcd
 import pytest
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
-from cnncc.model.group_bounds import lines_touched
+from cnncc.model.group_bounds import least_group_words, lines_touched
+from cnncc.model.group_schedule import group_plan
+from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape, slices
 from cnncc.model.legal import fits_register_files, is_legal
 from cnncc.model.occupancy import Engines, SpatialLoop, distinct, transfer
@@ -197,6 +200,8 @@ def test_as_many_channels_as_every_register_file_holds() -> None:
     """Two outputs of three in a row, 3 x 3 taps: a channel has 2 x 9 weights, and 3 rows of 5 columns."""
     extent = {"n": 1, "k": 2, "c": 1, "h": 1, "w": 3, "r": 3, "s": 3}
     assert macro_words(CONV, arch_with(), extent) == {"psum_words": 6, "weight_words": 18, "ifmap_words": 15}
+    # Three pixels of two channels: with sums of their own on four lanes, each pixel but the last one has four banks.
+    assert [macro_words(CONV, arch_with(lanes=4), extent, *own)["psum_words"] for own in ((), (4,))] == [6, 10]
     limits = {"psum_words": 6, "weight_words": 4 * 18, "ifmap_words": 4 * 15}
     assert most_channels(CONV, arch_with(**limits), {**extent, "c": 5}) == 4
     assert most_channels(CONV, arch_with(**{**limits, "weight_words": 71}), extent) == 3
@@ -332,6 +337,15 @@ def test_commits_and_transfers() -> None:
 )
 def test_lines_that_windows_touch(lines: tuple[int, int, int, int, int, int], touched: int) -> None:
     assert lines_touched(*lines) == touched
+
+
+def test_a_group_brings_each_word_that_windows_touch_once() -> None:
+    """Weights, and of each of two channels rows 0, 1, 3 and 4 of 7, columns 0, 2, 3, 4, 5 and 7 of 9."""
+    window = Window((2, 2), (3, 2), dilation=(1, 3))
+    shape = LayerShape("mac", Sizes(1, 3, 2, 2, 3, 2, 2), window, 2, 7, 9)
+    mapping = Mapping((Loop("h", 1),), (Stage("ifmap", "glb", 1), Stage("weight", "glb", 1)))
+    plan = group_plan("a", [LayerPlan("a", shape, mapping)], [GroupLayer("a", "mac", shape.sizes, mapping, 0)])
+    assert least_group_words(plan, PRESET) == 3 * 2 * 2 * 2 + 2 * 4 * 6
 
 
 # -- slices inside blocks ----------------------------------------------------------------------------------------------

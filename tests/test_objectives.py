@@ -133,6 +133,18 @@ def test_least_energy_by_hand() -> None:
         assert least_cost(C2, ARCH, budget, replace(NOTHING, **{name: 1.0})) == count, name
 
 
+@pytest.mark.parametrize(("stride", "lines"), [(1, 13), (2, 7), (3, 9)])
+def test_words_between_windows_need_not_come(stride: int, lines: int) -> None:
+    """Taps 2 apart touch every second row and column of 13 by a stride of 2, and all but 4 by one of 3."""
+    outputs = 8 // stride + 1
+    window = Window((3, 3), (stride, stride), dilation=(2, 2))
+    shape = LayerShape("mac", Sizes(1, 1, 1, outputs, outputs, 3, 3), window, 2, 13, 13)
+    budget, costs = GlbBudget(4000), replace(NOTHING, bus=1.0)
+    least, best = least_cost(shape, ARCH, budget, costs), SearchTask(shape, ARCH, budget).search()
+    assert least == 9 + lines**2
+    assert best and cost_of(shape, best.mapping, ARCH, False, costs) >= least
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("preset", ["seed-4x4", "spatial-4x4"])
 def test_estimates_of_energy_are_what_is_counted(preset: str, stride: int) -> None:

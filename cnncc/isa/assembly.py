@@ -50,7 +50,7 @@ def parse_instruction(line: str) -> Instruction:
         field, equals, text = part.partition("=")
         if not equals or field in values:
             raise ValueError(f"'{part}' is not field=value, or the field is given twice")
-        values[field] = fields[field].from_text(text) if field in fields else 0
+        values[field] = fields[field].from_text(text) if field in fields else text  # refused below
     return instruction(name, **values)
 
 

@@ -15,6 +15,7 @@ from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.prices import dram_energy
 from cnncc.mapper.space import form_of_all_blocks
 from cnncc.mapper.tiles import Tiles
+from cnncc.model.group_bounds import image_words
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 
 
@@ -40,12 +41,8 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
 
 
 def _image_words(shape: LayerShape) -> float:
-    """Words of the image that windows touch: one for each output, or all if windows leave none out."""
-    sizes, window = shape.sizes, shape.window
-    taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
-    if all(stride <= (count - 1) * dilation + 1 for count, stride, dilation in taps) and not any(window.pad):
-        return float(sizes.n * shape.channels * shape.ih * shape.iw)
-    return float(sizes.n * shape.channels)
+    """Words of the image that windows touch; of one with padding a word of each channel."""
+    return float(shape.sizes.n * shape.channels if any(shape.window.pad) else image_words(shape))
 
 
 def _inside(shape: LayerShape, axis: int, side: BlockSizes) -> tuple[Amounts, Amounts]:

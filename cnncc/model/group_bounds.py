@@ -11,6 +11,7 @@ from math import prod
 from cnncc.arch.model import Arch
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import LayerShape
 
 
 def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
@@ -32,7 +33,7 @@ def least_group_words(plan: GroupPlan, arch: Arch) -> int:
 def _loaded(plan: GroupPlan, number: int) -> int:
     """Words of a value that comes row by row: of the reader that reads the most of it."""
     return max(
-        _image_words(layer) if read.operand == "ifmap" else layer.shape.results
+        image_words(layer.shape) if read.operand == "ifmap" else layer.shape.results
         for own, layer in plan.plans
         if layer
         for read in own.reads
@@ -46,12 +47,12 @@ def _words(layer: LayerPlan, arch: Arch) -> int:
     words = shape.params * arch.words_per_param * shape.sizes.k if "params" in staged else 0
     words += shape.weight_words if "weight" in staged else 0
     words += shape.results * (("residual" in staged) + ("output" in staged))
-    return words + (_image_words(layer) if "ifmap" in staged else 0)
+    return words + (image_words(shape) if "ifmap" in staged else 0)
 
 
-def _image_words(layer: LayerPlan) -> int:
+def image_words(shape: LayerShape) -> int:
     """Words of the image that windows touch."""
-    shape, sizes, window = layer.shape, layer.shape.sizes, layer.shape.window
+    sizes, window = shape.sizes, shape.window
     rows = lines_touched(sizes.h, sizes.r, window.stride[0], window.dilation[0], window.pad[0], shape.ih)
     cols = lines_touched(sizes.w, sizes.s, window.stride[1], window.dilation[1], window.pad[1], shape.iw)
     return sizes.n * shape.channels * rows * cols

@@ -138,6 +138,8 @@ def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Nod
         the layer has transfers inside loops     behind the last such loop
         otherwise                                behind the transfers at its head
     """
+    if not prefetched:
+        return nodes
     carried = tuple(node for fetch in prefetched for node in (SequencerCycles(DESCRIPTORS_OF_COPY), fetch.task))
     head = 0
     while head < len(nodes) and (isinstance(nodes[head], SequencerCycles) or _is_transfer(nodes[head]) or head == 1):
@@ -145,8 +147,8 @@ def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Nod
     if any(_comes_in(node) for node in nodes[head:]):
         place = _last_that_comes_in(nodes)
     else:
-        early = [i for i, node in enumerate(nodes[:head]) if isinstance(node, SequencerCycles) or _is_transfer(node)]
-        place = (early[-1] if early else -1,)
+        early = (i for i, node in enumerate(nodes[:head]) if isinstance(node, SequencerCycles) or _is_transfer(node))
+        place = (max(early),)
     for queue in dict.fromkeys(token.queue for fetch in prefetched for token in fetch.task.takes):
         place = _where_free(nodes, place, queue)
     return _inserted(nodes, place, carried)

@@ -133,3 +133,50 @@ builtin.module {
     array.sync [load]
   }
 }
+
+// -----
+
+// The second transfer waits for its only buffer. The third one stays behind it, as the DMA runs all in order.
+builtin.module {
+  weights.global @w.a : tensor<10xi16> = dense<0> : tensor<10xi16>
+  weights.global @p : tensor<20xi16> = dense<0> : tensor<20xi16>
+  weights.global @q : tensor<30xi16> = dense<0> : tensor<30xi16>
+  weights.global @r : tensor<40xi16> = dense<0> : tensor<40xi16>
+  array.tensor w.a, memory dram, words 10, role weight
+  array.tensor p, memory dram, words 20, role weight
+  array.tensor q, memory dram, words 30, role weight
+  array.tensor r, memory dram, words 40, role weight
+  array.tensor glb.a, memory glb, words 10
+  array.tensor glb.p, memory glb, words 20
+  array.tensor glb.q, memory glb, words 30
+  array.tensor glb.r, memory glb, words 40
+
+  // The only buffer of q is free at the start.
+  array.layer "semaphores" computes "" {
+    array.signal semaphore 4, count 1
+  }
+  // CHECK:      array.layer "a"
+  // CHECK:      array.dma in, dram next.p.dram, glb next.p, words 20, tokens give 2
+  // CHECK-NEXT: array.sync
+  array.layer "a" computes "a" {
+    array.view w.dram, tensor w.a
+    array.view w, tensor glb.a
+    array.dma in, dram w.dram, glb w, words 10, tokens give 3
+    array.sync [load]
+  }
+  // CHECK:      array.layer "b" computes "b" {
+  // CHECK:      array.dma in, dram q.dram, glb q, words 30, tokens take 4 give 3
+  // CHECK-NEXT: array.dma in, dram r.dram, glb r, words 40, tokens give 3
+  array.layer "b" computes "b" prefetched {
+    array.view p.dram, tensor p
+    array.view p, tensor glb.p
+    array.view q.dram, tensor q
+    array.view q, tensor glb.q
+    array.view r.dram, tensor r
+    array.view r, tensor glb.r
+    array.dma in, dram p.dram, glb p, words 20, tokens give 2
+    array.dma in, dram q.dram, glb q, words 30, tokens take 4 give 3
+    array.dma in, dram r.dram, glb r, words 40, tokens give 3
+    array.sync [load]
+  }
+}
