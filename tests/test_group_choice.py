@@ -89,7 +89,7 @@ class AnyGroups(GroupChoice):
         for run in self.search.runs():
             if form := self.search.smallest(*run):
                 layers = self.network.layers[run[0] : run[1] + 1]
-                assert self.search.words_of_a_row(layers) <= sum(self.search.bare(form).words(self.arch).values())
+                assert self.search.words_of_a_row(layers) <= sum(self.search.outline(form).words(self.arch).values())
         return found
 
     def _best(self) -> tuple[Candidate, ...]:
