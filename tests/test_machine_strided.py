@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from test_machine_values import Writer, random_arch
 
+from cnncc.isa.assembly import assemble
 from cnncc.isa.table import Instruction
+from cnncc.machine.program import LoopNode, build_tree
 from cnncc.machine.values.addresses import Descriptor, Grid, axis_index, position
 from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.strided import Strided, even
-from cnncc.machine.values.vectorised import Block, OrderMatters
+from cnncc.machine.values.vectorised import Block, FilesBefore, OrderMatters, independent
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -99,6 +101,16 @@ def test_a_block_must_not_read_what_it_writes_nor_write_a_word_twice() -> None:
             check(reads, *writes)
     with pytest.raises(OrderMatters):
         check(Strided(0, (1,), (1,)), Strided(10, (2, 3), (1, 1)))
+
+
+@pytest.mark.parametrize(("before", "inside", "behind"), [("in", "", "out"), ("out", "", ""), ("", "in", "")])
+def test_a_loop_that_is_a_block_begins_with_fetches_and_ends_with_stores(before: str, inside: str, behind: str) -> None:
+    first, between, last = (f"dma direction={way}\n" if way else "" for way in (before, inside, behind))
+    ends = "take_ifmap=always give_ifmap=always clear=always send=always"
+    body = f"{first}load kind=ifmap open=always close=always\n{between}mac op=add {ends}\ncommit\n{last}"
+    loop, _ = build_tree(assemble(f"loop count=3\n{body}end\nhalt"))
+    assert isinstance(loop, LoopNode)
+    assert independent(loop, FilesBefore((False, 0), (False, 0), False), set(), set()) == bool(behind)
 
 
 def test_a_view_of_a_memory_has_only_words_that_are_all_written() -> None:
