@@ -79,11 +79,11 @@ def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
 class AnyGroups(GroupChoice):
     """Groups that may be chosen, better or not: candidates in a random order, those in strips and with loads first."""
 
-    def _strips(self) -> list[Candidate]:
-        """All that there are. None takes less than its bounds."""
-        possible = self.search.strips()
-        found, least = self.search.searched(possible), {each.form: each.figures for each in possible}
-        for each in found:
+    def _searched(self) -> list[Candidate]:
+        """All that there are. No strips take less than their bounds."""
+        whole, least = self.search.candidates_of_all(), {each.form: each.figures for each in self.search.strips()}
+        found = self.search.searched(dict.fromkeys([*(each.form for each in whole), *least]))
+        for each in (each for each in found if each.form in least):
             assert least[each.form].cycles <= each.figures.cycles
             assert least[each.form].cost <= each.figures.cost * (1 + 1e-9)
         for run in self.search.runs():
@@ -183,11 +183,11 @@ class SearchedByGuesses(GroupChoice):
 
     searched: ClassVar = list[tuple[int, int, int, int]]()
 
-    def _strips(self) -> list[Candidate]:
-        found, every = super()._strips(), self.search.searched(self.search.strips())
+    def _searched(self) -> list[Candidate]:
+        found, every = super()._searched(), self.search.searched(each.form for each in self.search.strips())
         alone = [*self.alone().values()]
-        few, all_ = (paths(alone, [*self.found, *some])[0].cycles for some in (found, every))
-        self.searched.append((few, all_, len(found), len(every)))
+        few, all_ = (paths(alone, [*found, *more])[0].cycles for more in ([], every))
+        self.searched.append((few, all_, sum(each.form.columns > 0 for each in found), len(every)))
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -101,22 +101,22 @@ class GroupSearch:
         self.copied = {value.root: value for value in network.copied_in(self.resident)}
 
     def candidates_of_all(self) -> list[Candidate]:
-        """All groups of all columns that the array can run, with their figures."""
-        return self._searched([form for forms in self._whole.values() for form in forms])
+        """All groups of all columns that the array can run, with their first figures."""
+        return self._searched((form for forms in self._whole.values() for form in forms), first=True)
 
     def strips(self) -> list[Candidate]:
         """Groups in strips of the other layers, with the least that they can take: nothing is searched for yet."""
         forms = (form for run, whole in self._whole.items() if not whole for form in self._strip_forms(*run))
         return [self._least(form) for form in forms]
 
-    def searched(self, strips: Sequence[Candidate]) -> list[Candidate]:
-        """The groups that the array can run, with their figures."""
-        return self._searched([each.form for each in strips])
+    def searched(self, forms: Iterable[GroupForm]) -> list[Candidate]:
+        """The groups of these forms that the array can run, with their figures."""
+        return self._searched(forms)
 
-    def _searched(self, forms: Sequence[GroupForm]) -> list[Candidate]:
-        possible = [form for form in forms if _is_legal(self.outline(form))]
-        self.candidates.search_tasks([task for form in possible for task in self._tasks(form)])
-        return [each for form in possible for each in self._candidates(form)]
+    def _searched(self, forms: Iterable[GroupForm], first: bool = False) -> list[Candidate]:
+        tasks = {form: self._tasks(form, first) for form in forms if _is_legal(self.outline(form))}
+        self.candidates.search_tasks([task for each in tasks.values() for task in each])
+        return [each for form, own in tasks.items() for each in self._candidates(form, own, first)]
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
 
@@ -319,23 +319,28 @@ class GroupSearch:
         stages = [Stage(operand, "glb", len(around), count) for operand, count in buffers.items()]
         return nest.Mapping(around, tuple(stages))
 
-    def _tasks(self, form: GroupForm) -> list[SearchTask]:
+    def _tasks(self, form: GroupForm, first: bool = False) -> list[SearchTask]:
         """The searches for the mappings of stripes: with partial sums in the GLB, if there is room for those of all.
 
         Of the groups of ResNet-50 on `cbrain-16-16`, three of four had no room for the sums of the fastest mappings.
         On `seed-4x4` mappings without sums in the GLB take up to 30 % more cycles (2026-11).
+
+        first: they take less time. Else, of mappings that are equally fast, that which costs least is taken.
         """
         sums = self._room(form) >= self.outline(form).most_sums(self.arch)
-        return [
+        tasks = [
             stripe_task(shape, rows, self.arch, layer.residual is not None, self.candidates.form(layer), sums)
             for layer, rows, shape in self._stripes(form)
         ]
+        if first:
+            return [replace(task, effort=task.effort.of_draft()) for task in tasks]
+        return [replace(task, prices=self.candidates.prices._replace(limits=(1.0,))) for task in tasks]
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, form: GroupForm) -> Iterator[Candidate]:
-        """The group of this form, if the array can run it, and with a useful slack."""
-        if (nests := self._nests(form)) is None:
+    def _candidates(self, form: GroupForm, tasks: Sequence[SearchTask], first: bool) -> Iterator[Candidate]:
+        """The group of this form, if the array can run it, and with a useful slack. first: without slack."""
+        if (nests := self._nests(form, tasks)) is None:
             return
         layers = self.network.layers[form.first : form.last + 1]
         best = self._group(form, nests)
@@ -344,7 +349,7 @@ class GroupSearch:
         cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
         cycles = least = self._cycles(best)
         yield self._candidate(form, best, cycles, cost)
-        for number in range(1, 0 if form.rowwise or form.columns else len(layers)):
+        for number in range(1, 0 if first or form.rowwise or form.columns else len(layers)):
             slack[number] = 1
             other = self._group(form, nests, slack)
             if (
@@ -380,10 +385,10 @@ class GroupSearch:
             cost += count * part.least_cost(self.arch, self.costs)
         return self._candidate(form, group, cycles, cost)
 
-    def _nests(self, form: GroupForm) -> list[nest.Mapping] | None:
+    def _nests(self, form: GroupForm, tasks: Sequence[SearchTask]) -> list[nest.Mapping] | None:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
         nests = list[nest.Mapping]()
-        for (layer, rows, _), task in zip(self._stripes(form), self._tasks(form), strict=True):
+        for (layer, rows, _), task in zip(self._stripes(form), tasks, strict=True):
             mapping = whole_mapping(result_of(task))
             if mapping is None:
                 return None
