@@ -1,9 +1,10 @@
 """Which layers of a network run as groups, stripe by stripe (docs/groups.md, "The choice"). No pass.
 
 1. Candidates: layers that follow each other, of which only the last result is read outside, and heights of stripes.
-2. Figures: the cycles of each candidate by the model, its cost, and what it takes of the GLB.
+2. First figures: the cycles and the cost of each candidate by the model, with mappings of a short search.
 3. Paths: dynamic programming over the layers. A path goes on if no other one has fewer cycles and costs less.
-4. The best paths are run as whole networks, beside the network without groups.
+4. Searches: the candidates of the best paths are searched for in full, until the best paths have no others.
+5. The best paths are run as whole networks, beside the network without groups.
 
 Then `decision.py` maps the other layers anew, and `settle` takes the best of what there is.
 """
