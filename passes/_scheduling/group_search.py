@@ -1,4 +1,4 @@
-"""The groups that a mapped network may have, with their figures: steps 1 and 2 of `group_choice.py`. No pass."""
+"""The groups that a mapped network may have, with their figures: steps 1, 2 and 4 of `group_choice.py`. No pass."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class GroupSearch:
     def _searched(self, forms: Iterable[GroupForm], first: bool = False) -> list[Candidate]:
         tasks = {form: self._tasks(form, first) for form in forms if _is_legal(self.outline(form))}
         self.candidates.search_tasks([task for each in tasks.values() for task in each])
-        return [each for form, own in tasks.items() for each in self._candidates(form, own, first)]
+        return [each for form, own in tasks.items() for each in self._candidates(form, own)]
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
 
@@ -338,8 +338,8 @@ class GroupSearch:
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, form: GroupForm, tasks: Sequence[SearchTask], first: bool) -> Iterator[Candidate]:
-        """The group of this form, if the array can run it, and with a useful slack. first: without slack."""
+    def _candidates(self, form: GroupForm, tasks: Sequence[SearchTask]) -> Iterator[Candidate]:
+        """The group of this form, if the array can run it, and with a useful slack."""
         if (nests := self._nests(form, tasks)) is None:
             return
         layers = self.network.layers[form.first : form.last + 1]
@@ -349,7 +349,7 @@ class GroupSearch:
         cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
         cycles = least = self._cycles(best)
         yield self._candidate(form, best, cycles, cost)
-        for number in range(1, 0 if first or form.rowwise or form.columns else len(layers)):
+        for number in range(1, 0 if form.rowwise or form.columns else len(layers)):
             slack[number] = 1
             other = self._group(form, nests, slack)
             if (
