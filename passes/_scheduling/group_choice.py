@@ -148,7 +148,8 @@ class GroupChoice:
         the least in all searches FSRCNN takes 2.5 times the search without groups (2026-11).
         """
         found = self.search.candidates_of_all()
-        possible, full = {each.form: each for each in self._guessed(self.search.strips())}, set[GroupForm]()
+        possible: dict[GroupForm, Candidate] = {each.form: each for each in self._guessed(self.search.strips())}
+        full = set[GroupForm]()
         alone = [*self.alone().values()] if found or possible else []
         beyond, of_all, searches = list[tuple[float, float]](), fmean, 0
         only_cycles = self.objective.name == "cycles" and not self.objective.slack
@@ -160,8 +161,8 @@ class GroupChoice:
             ]
             ways = paths(alone, [*found, *guesses])
             best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
-            fastest = ways[0].groups if self.objective.name == "cycles" else ()  # the slack counts from it
-            wanted = [form for form in dict.fromkeys(each.form for each in (*best, *fastest)) if form not in full]
+            fastest = ways[0].groups if self.objective.name == "cycles" else best  # the slack counts from it
+            wanted = [form for form in dict.fromkeys(each.form for each in best + fastest) if form not in full]
             if not wanted and (of_all is min or not only_cycles):
                 break
             if not wanted:
