@@ -147,10 +147,10 @@ class GroupChoice:
         those of the best path with the least of it: without it MobileNet takes 0.4 % more cycles on 16 x 16 PEs. With
         the least in all searches FSRCNN takes 2.5 times the search without groups (2026-11).
         """
-        found = self.search.candidates_of_all()
+        groups = self.search.candidates_of_all()
         possible: dict[GroupForm, Candidate] = {each.form: each for each in self._guessed(self.search.strips())}
         full = set[GroupForm]()
-        alone = [*self.alone().values()] if found or possible else []
+        alone = [*self.alone().values()] if groups or possible else []
         beyond, of_all, searches = list[tuple[float, float]](), fmean, 0
         only_cycles = self.objective.name == "cycles" and not self.objective.slack
         while searches < MOST_SEARCHES:
@@ -159,7 +159,7 @@ class GroupChoice:
                 replace(each, figures=Figures(round(each.figures.cycles * cycles), each.figures.cost * cost))
                 for each in possible.values()
             ]
-            ways = paths(alone, [*found, *guesses])
+            ways = paths(alone, [*groups, *guesses])
             best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
             fastest = ways[0].groups if self.objective.name == "cycles" else best  # the slack counts from it
             wanted = [form for form in dict.fromkeys(each.form for each in best + fastest) if form not in full]
@@ -172,10 +172,10 @@ class GroupChoice:
             more = self.search.searched(wanted)
             beyond += [_times(each.figures, possible[each.form].figures) for each in more if each.form in possible]
             anew = {each.form for each in more}
-            found = [*(each for each in found if each.form not in anew), *more]
+            groups = [*(each for each in groups if each.form not in anew), *more]
             full.update(wanted)
             possible = {form: each for form, each in possible.items() if form not in full}
-        return found
+        return groups
 
     def _guessed(self, strips: Sequence[Candidate]) -> list[Candidate]:
         """Groups in strips with bounds, with guesses: the array takes as long for an operation as without groups.
