@@ -35,6 +35,7 @@ from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_t
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
+SHARE_OF_SUMS = 0.5  # of all partial sums that layers may have: with less room, mappings with sums are not tried
 MOST_WIDTHS = 2  # of strips: the widest that fit, and the widest that are all alike
 
 Mappings = Mapping[LayerOp, nest.Mapping]
@@ -114,9 +115,24 @@ class GroupSearch:
         return self._searched(forms)
 
     def _searched(self, forms: Iterable[GroupForm], first: bool = False) -> list[Candidate]:
-        tasks = {form: self._tasks(form, first) for form in forms if _is_legal(self.outline(form))}
+        """With partial sums in the GLB where these may have room, else without.
+
+        Of the groups of ResNet-50 on `cbrain-16-16`, three of four had no room for the sums of the fastest mappings.
+        On `seed-4x4` mappings without sums in the GLB take up to 30 % more cycles (2026-11).
+        """
+        possible = [form for form in forms if _is_legal(self.outline(form))]
+        with_sums = self._figured([form for form in possible if self._may_have_sums(form)], True, first)
+        others = set(possible) - {each.form for each in with_sums}
+        return with_sums + self._figured([form for form in possible if form in others], False, first)
+
+    def _figured(self, forms: Sequence[GroupForm], sums: bool, first: bool) -> list[Candidate]:
+        tasks = {form: self._tasks(form, sums, first) for form in forms}
         self.candidates.search_tasks([task for each in tasks.values() for task in each])
         return [each for form, own in tasks.items() for each in self._candidates(form, own)]
+
+    def _may_have_sums(self, form: GroupForm) -> bool:
+        """Whether there may be room for the partial sums of some layers of a group."""
+        return self._room(form) >= SHARE_OF_SUMS * self.outline(form).most_sums(self.arch)
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
 
@@ -319,15 +335,11 @@ class GroupSearch:
         stages = [Stage(operand, "glb", len(around), count) for operand, count in buffers.items()]
         return nest.Mapping(around, tuple(stages))
 
-    def _tasks(self, form: GroupForm, first: bool = False) -> list[SearchTask]:
-        """The searches for the mappings of stripes: with partial sums in the GLB, if there is room for those of all.
-
-        Of the groups of ResNet-50 on `cbrain-16-16`, three of four had no room for the sums of the fastest mappings.
-        On `seed-4x4` mappings without sums in the GLB take up to 30 % more cycles (2026-11).
+    def _tasks(self, form: GroupForm, sums: bool, first: bool) -> list[SearchTask]:
+        """The searches for the mappings of stripes. sums: see `stripe_task`.
 
         first: they take less time. Else, of mappings that are equally fast, that which costs least is taken.
         """
-        sums = self._room(form) >= self.outline(form).most_sums(self.arch)
         tasks = [
             stripe_task(shape, rows, self.arch, layer.residual is not None, self.candidates.form(layer), sums)
             for layer, rows, shape in self._stripes(form)

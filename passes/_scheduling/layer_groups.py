@@ -145,8 +145,12 @@ class LayerGroup:
         return result
 
     def most_sums(self, arch: Arch) -> int:
-        """Words of partial sums in the GLB where each layer has some, as far as its own results lie there; a bound."""
-        return max(sum(arch.words_per_sum * _result_words(plan) for plan in part.of_layers) for part in self.parts)
+        """Words of partial sums in the GLB if each layer that adds up channels has some."""
+        sums = (
+            sum(_result_words(plan) for _, shape, plan in part.members if shape.is_mac and not shape.channelwise)
+            for part in self.parts
+        )
+        return arch.words_per_sum * max(sums)
 
     @property
     def has_head(self) -> bool:
