@@ -11,7 +11,7 @@ Then `decision.py` maps the other layers anew, and `settle` takes the best of wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from statistics import fmean
@@ -149,11 +149,11 @@ class GroupChoice:
         """
         groups = self.search.candidates_of_all()
         possible: dict[GroupForm, Candidate] = {each.form: each for each in self._guessed(self.search.strips())}
-        full = set[GroupForm]()
+        full, beyond = set[GroupForm](), list[tuple[float, float]]()
         alone = [*self.alone().values()] if groups or possible else []
-        beyond, of_all, searches = list[tuple[float, float]](), fmean, 0
-        only_cycles = self.objective.name == "cycles" and not self.objective.slack
-        while searches < MOST_SEARCHES:
+
+        def search(of_all: Callable[[Iterable[float]], float]) -> bool:
+            """The groups of the best paths, if there are others than those that were searched for."""
             cycles, cost = map(of_all, zip(*beyond or [(1.0, 1.0)], strict=True))
             guesses = [
                 replace(each, figures=Figures(round(each.figures.cycles * cycles), each.figures.cost * cost))
@@ -161,20 +161,22 @@ class GroupChoice:
             ]
             ways = paths(alone, [*groups, *guesses])
             best = ways[self.objective.best([Figures(*path[:2]) for path in ways], self.fewest)].groups
-            fastest = ways[0].groups if self.objective.name == "cycles" else best  # the slack counts from it
+            fastest = ways[0].groups if self.objective.name == "cycles" else ()  # the slack counts from it
             wanted = [form for form in dict.fromkeys(each.form for each in best + fastest) if form not in full]
-            if not wanted and (of_all is min or not only_cycles):
-                break
-            if not wanted:
-                of_all, searches = min, MOST_SEARCHES - 1
-                continue
-            searches += 1
             more = self.search.searched(wanted)
-            beyond += [_times(each.figures, possible[each.form].figures) for each in more if each.form in possible]
+            beyond.extend(_times(each.figures, possible[each.form].figures) for each in more if each.form in possible)
             anew = {each.form for each in more}
-            groups = [*(each for each in groups if each.form not in anew), *more]
+            groups[:] = [*(each for each in groups if each.form not in anew), *more]
             full.update(wanted)
-            possible = {form: each for form, each in possible.items() if form not in full}
+            for form in wanted:
+                possible.pop(form, None)
+            return bool(wanted)
+
+        searches = 0
+        while searches < MOST_SEARCHES and search(fmean):
+            searches += 1
+        if self.objective.name == "cycles" and not self.objective.slack:
+            search(min)
         return groups
 
     def _guessed(self, strips: Sequence[Candidate]) -> list[Candidate]:

@@ -103,22 +103,19 @@ class GroupSearch:
 
     def candidates_of_all(self) -> list[Candidate]:
         """All groups of all columns that the array can run, with their first figures."""
-        return self._searched((form for forms in self._whole.values() for form in forms), first=True)
+        return self.searched((form for forms in self._whole.values() for form in forms), first=True)
 
     def strips(self) -> list[Candidate]:
         """Groups in strips of the other layers, with the least that they can take: nothing is searched for yet."""
         forms = (form for run, whole in self._whole.items() if not whole for form in self._strip_forms(*run))
         return [self._least(form) for form in forms]
 
-    def searched(self, forms: Iterable[GroupForm]) -> list[Candidate]:
-        """The groups of these forms that the array can run, with their figures."""
-        return self._searched(forms)
+    def searched(self, forms: Iterable[GroupForm], first: bool = False) -> list[Candidate]:
+        """The groups of these forms that the array can run, with their figures. first: see `_tasks`.
 
-    def _searched(self, forms: Iterable[GroupForm], first: bool = False) -> list[Candidate]:
-        """With partial sums in the GLB where these may have room, else without.
-
-        Of the groups of ResNet-50 on `cbrain-16-16`, three of four had no room for the sums of the fastest mappings.
-        On `seed-4x4` mappings without sums in the GLB take up to 30 % more cycles (2026-11).
+        They have partial sums in the GLB where these may have room, else none. Of the groups of ResNet-50 on
+        `cbrain-16-16`, three of four had no room for the sums of the fastest mappings. On `seed-4x4` mappings without
+        sums in the GLB take up to 30 % more cycles (2026-11).
         """
         possible = [form for form in forms if _is_legal(self.outline(form))]
         with_sums = self._figured([form for form in possible if self._may_have_sums(form)], True, first)
