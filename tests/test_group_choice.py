@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cli_cases import SAMPLES
 from examples import SEED, examples
-from group_cases import PRESETS, Chain, random_chain, turn
+from group_cases import PRESETS, Chain, random_chain, turn, two_convolutions
 from test_group_programs import checked, program_of
 from xdsl.parser import Parser
 
@@ -176,6 +176,24 @@ def test_drawn_networks_in_strips(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         checked(*compilation)
         assert not choice.groups or have_no_races(compilation[0]), number
     assert strips > 1
+
+
+def test_candidates_have_partial_sums_where_these_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stripes of one row have room for them and take fewer cycles; stripes of two have none."""
+    preset, file, choices = load_arch("seed-4x4"), tmp_path / "seed.toml", list[GroupChoice]()
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=7000))))
+
+    def choose(*given: Any) -> GroupChoice:
+        choices.append(GroupChoice(*given))
+        return choices[-1]
+
+    monkeypatch.setattr(decision, "GroupChoice", choose)
+    compiled(two_convolutions(32), str(file), AUTO, Objective())
+    found = {False: list[Candidate](), True: list[Candidate]()}
+    for each in choices[0].found:
+        found["l0 sums" in each.group.words(preset)].append(each)
+    assert {each.form.rows for each in found[True]} == {1} and 2 in {each.form.rows for each in found[False]}
+    assert max(each.figures.cycles for each in found[True]) < min(each.figures.cycles for each in found[False])
 
 
 class SearchedByGuesses(GroupChoice):

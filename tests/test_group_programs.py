@@ -15,7 +15,7 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, done, save
 from examples import SEED, examples
 from glb_races import both_races, dram_of, races
-from group_cases import PRESETS, Chain, tensor, turn
+from group_cases import PRESETS, Chain, tensor, turn, two_convolutions
 from onnx import TensorProto, helper
 from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
@@ -139,15 +139,9 @@ def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: 
 @pytest.mark.parametrize(("glb_words", "has_sums"), [(9000, True), (7000, False)])
 def test_stripes_have_partial_sums_where_these_have_room(glb_words: int, has_sums: bool, tmp_path: Path) -> None:
     """Two 3x3 convolutions of 16 channels in stripes of 2 rows: 6,784 words without sums, 8,576 with them."""
-    preset, file, rng = load_arch("seed-4x4"), tmp_path / "seed.toml", np.random.default_rng(SEED)
+    preset, file = load_arch("seed-4x4"), tmp_path / "seed.toml"
     file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=glb_words))))
-    chain = Chain(rng.integers(-9, 10, (1, 16, 8, 8)).astype(np.int64), dims=[(1, 16, 8, 8)] * 3)
-    for number in range(2):
-        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (16, 3, 3, 16)).astype(np.int16)
-        chain.lines.append(
-            f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]> "
-            f'then <clamp = [-900, 900]> label "l{number}" : {tensor(chain.dims[0])} -> {tensor(chain.dims[0])}'
-        )
+    chain = two_convolutions(8)
     compilation = chain.compilation(str(file))
     compilation.run_before(TO_PROGRAMS)
     NestGroupPass(("l0", "l1"), 2, arch=str(file)).apply(compilation.ctx, compilation.module)
