@@ -20,7 +20,7 @@ from cnncc.dialects.nest import Loop, Mapping, MappingAttr, mapping_problem, ope
 from cnncc.driver.check_findings import array_work
 from cnncc.eval.nest import LayerRun
 from cnncc.mapper.combinations import combinations_below
-from cnncc.mapper.space import Plan, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import bodies
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import file_words
@@ -95,7 +95,7 @@ def test_macro_cycles_of_all_points_are_those_of_a_walk(case: Case, arch: Arch) 
         found = combinations_below(everything, form, ALL)
         for i in rng.permutation(len(found.cycles))[:POINTS].tolist():
             at = point(everything, form, found.indices[i].tolist())
-            mapping = mapping_of(shape, arch, at, Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w))
+            mapping = mapping_of(shape, arch, at, BlockPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w))
             assert found.cycles[i] == walked_cycles(shape, arch, mapping), (shape, at)
 
 

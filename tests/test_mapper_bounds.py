@@ -27,11 +27,11 @@ from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations, LoopPart
-from cnncc.mapper.combinations import Found, combinations_below
+from cnncc.mapper.combinations import Combinations, combinations_below
 from cnncc.mapper.objective import NOTHING
 from cnncc.mapper.prices import array_energy
 from cnncc.mapper.search import search
-from cnncc.mapper.space import FORMS, Numbers, Plan, Point, forms_of, mapping_of, numbers, point, shared
+from cnncc.mapper.space import FORMS, BlockPlan, Numbers, Point, forms_of, mapping_of, numbers, point, shared
 from cnncc.mapper.tables import table
 from cnncc.mapper.tiles import tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
@@ -75,7 +75,7 @@ def check(
         at = point(everything, form, found.indices[int(i)].tolist())
         bound = Bound(Durations(shape, arch, residual), at)
         if not in_plans:
-            plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
+            plan = BlockPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))
             plans, everywhere = [(max(least, int(found.least[int(i)])), plan)], 0
         else:
@@ -138,7 +138,7 @@ def check(
             seen["windows in lanes"] += max(at.lanes[1:]) > 1
 
 
-def counts_as_the_model(bound: Bound, budget: GlbBudget, plan: Plan, layer: LayerPlan) -> None:
+def counts_as_the_model(bound: Bound, budget: GlbBudget, plan: BlockPlan, layer: LayerPlan) -> None:
     """What the bounds of a plan are made of is not only below the model: cycles of the array and words are equal."""
     shape, arch = bound.shape, bound.arch
     every = Blocks(shape, arch, budget, tiles_of(shape, bound.at))
@@ -335,7 +335,7 @@ def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
     )
     bound = Bound(Durations(shape, arch, False), at)
     assert bound.loads() == 27 + 9 * (8 + 2)
-    mapping = mapping_of(shape, arch, at, Plan(1, 1, 8))
+    mapping = mapping_of(shape, arch, at, BlockPlan(1, 1, 8))
     cycles = layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch)
     assert cycles - 8 < bound.cycles(compute) <= cycles
 
@@ -352,7 +352,7 @@ def test_rows_that_pes_share_where_they_share_out_rows_and_taps() -> None:
     )
     form = next(form for form in forms_of(shape) if form.order == "ckrs|WhwI")
     bound = Bound(Durations(shape, arch, False), Point(form, (1, 2, 1, 2), (2, 1, 2), (1, 2, 1, 1, 3, 1)))
-    nodes = layer_schedule(LayerPlan("", shape, mapping_of(shape, arch, bound.at, Plan(2, 6, 6))), arch).nodes
+    nodes = layer_schedule(LayerPlan("", shape, mapping_of(shape, arch, bound.at, BlockPlan(2, 6, 6))), arch).nodes
     assert bound.loads() == busy_cycles(nodes)[LOAD]
 
 
@@ -395,7 +395,7 @@ def test_engines_that_do_not_overlap_add_up() -> None:
     form = next(form for form in forms_of(shape) if form.order == "khw|crsWI")
     bound = Bound(Durations(shape, arch, False), Point(form, (4, 1, 1, 1), (1, 4, 1), (1, 1, 1, 8, 1, 1)))
     assert bound.cycles(4 * 12) == 8 + 4 + 4 * 12 + 8 * (8 + 1 + 1) + 4 * (4 + 1 + 4) == 176
-    mapping = mapping_of(shape, arch, bound.at, Plan(4, 4, 4))
+    mapping = mapping_of(shape, arch, bound.at, BlockPlan(4, 4, 4))
     assert layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch) == 179
 
 
@@ -427,7 +427,7 @@ def test_bounds_spread_a_rest_of_channels(
 ORDERS = ("khw|crsWI", "hwk|crsWI", "kcrs|WhwI", "hwcrs|IkW")
 
 
-def dividing(arch: Arch, most: int) -> Iterator[tuple[Numbers, Found, int, Bound]]:
+def dividing(arch: Arch, most: int) -> Iterator[tuple[Numbers, Combinations, int, Bound]]:
     """Combinations whose loops divide all dimensions, with PEs that have one row and one tap of a column each."""
     rng = np.random.default_rng(SEED)
     shapes = [
@@ -490,7 +490,7 @@ def test_estimates_of_energy_are_the_model_s_where_loops_divide() -> None:
         alike = shape.window.stride[0] == shape.window.dilation[0] and not shared(found.form, "h")
         if not (alike or first["r"].rows == 1 or first["h"].rows * first["h"].cols == 1):
             continue  # which rows PEs share is not counted
-        mapping = mapping_of(shape, arch, bound.at, Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w))
+        mapping = mapping_of(shape, arch, bound.at, BlockPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w))
         counters = operand_traffic(shape, mapping, arch, False).counters()
         beside = {"glb_read": 0, "glb_write": shape.weight_words}  # from DRAM, which count for plans
         for name in (*EVENTS, *beside):

@@ -21,7 +21,7 @@ from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
-from cnncc.mapper.chain import Best, Choice, best_choices
+from cnncc.mapper.chain import BestPath, LayerChoice, best_choices
 from cnncc.mapper.objective import Figures, Objective
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import LayerShape
@@ -48,18 +48,18 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     search_with(monkeypatch, SHORT_FRONTS)
 
 
-def layer(number: random.Random) -> list[Choice]:
+def layer(number: random.Random) -> list[LayerChoice]:
     """A layer of 4 rows, and what it may have of these mappings: of more or fewer words than they have in fact."""
     shape = LayerShape("mac", Sizes(1, 16, 4 * number.randint(1, 4), 4, 4, 3, 3), Window((3, 3), pad=(1,) * 4), 2, 4, 4)
-    choices: list[Choice] = []
+    choices: list[LayerChoice] = []
     for mapping in number.sample(MAPPINGS, number.randint(1, 3)):
         words = number.randint(1, 1000)
         plan = LayerPlan("", shape, parse(mapping, shape.sizes), prefetched=PREFETCHED)
-        choices.append(Choice(plan, words + number.randint(0, 1000), words))
+        choices.append(LayerChoice(plan, words + number.randint(0, 1000), words))
     return choices
 
 
-def cycles(*chain: Choice, budget: int) -> int:
+def cycles(*chain: LayerChoice, budget: int) -> int:
     """Of a program of layers; what comes first of the first of them takes no time."""
     plans: list[LayerPlan] = []
     for number, choice in enumerate(chain):
@@ -74,7 +74,7 @@ def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
     number = random.Random(seed)
     layers, budget = [layer(number) for _ in range(number.randint(1, 5))], number.randint(500, 3000)
 
-    def chosen(numbers: Sequence[int]) -> list[Choice]:
+    def chosen(numbers: Sequence[int]) -> list[LayerChoice]:
         return [choices[i] for choices, i in zip(layers, numbers, strict=True)]
 
     def run(numbers: Sequence[int]) -> int:
@@ -93,7 +93,9 @@ def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
     """Cycles of ResNet-20, predicted; first_only: each layer with the mapping that is best for itself."""
     if first_only:
         monkeypatch.setattr(
-            decision, "best_choices", lambda layers, *_: Best([0] * len(layers), Figures(0, 0.0), 0, [0] * len(layers))
+            decision,
+            "best_choices",
+            lambda layers, *_: BestPath([0] * len(layers), Figures(0, 0.0), 0, [0] * len(layers)),
         )
     model = SAMPLES / "models" / "resnet20_qoperator_u8.onnx"
     compilation = start_compilation(model, CompileOptions("spatial-16x16", batch=1, dataflow="auto", slack=0.0))

@@ -25,14 +25,14 @@ from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask
-from cnncc.mapper.chain import Choice, best_choices
+from cnncc.mapper.chain import LayerChoice, best_choices
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective
 from cnncc.mapper.prices import array_energy, cost_of
 from cnncc.mapper.search import Result
-from cnncc.mapper.space import Plan, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import NEVER
 from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
@@ -156,7 +156,7 @@ def test_estimates_of_energy_are_what_is_counted(preset: str, stride: int) -> No
     padded = convolution(8, 8, 7 * stride + 3, 3, stride)
     sizes = replace(padded.sizes, h=8, w=8)
     shape = replace(padded, sizes=sizes, window=replace(padded.window, pad=(0, 0, 0, 0)))
-    all_numbers, whole, rng = numbers(shape, arch), Plan(8, 8, 8), np.random.default_rng(SEED)
+    all_numbers, whole, rng = numbers(shape, arch), BlockPlan(8, 8, 8), np.random.default_rng(SEED)
     events = [each.name for each in fields(Energy) if each.name not in ("unit", "dram_read", "dram_write")]
     price, equal = {event: replace(NOTHING, **{event: 1.0}) for event in events}, Counter[str]()
     for form in forms_of(shape):
@@ -248,13 +248,13 @@ MAPPINGS = (
 def test_a_chain_over_fronts_is_the_best_of_all_combinations(seed: int) -> None:
     """Choices with random costs; cycles are those of layers by themselves, so that they add up."""
     rng, small = np.random.default_rng(seed), load_arch("spatial-4x4")
-    layers = list[list[Choice]]()
+    layers = list[list[LayerChoice]]()
     for _ in range(4):
         shape = LayerShape(
             "mac", Sizes(1, 16, int(rng.integers(1, 4)) * 4, 4, 4, 3, 3), Window((3, 3), pad=(1,) * 4), 2, 4, 4
         )
         plans = [LayerPlan("", shape, parse(text, shape.sizes)) for text in MAPPINGS]
-        layers.append([Choice(plan, 10, 0, float(rng.integers(1, 1000))) for plan in plans])
+        layers.append([LayerChoice(plan, 10, 0, float(rng.integers(1, 1000))) for plan in plans])
 
     def figures(numbers: tuple[int, ...]) -> Figures:
         chosen = [layer[number] for layer, number in zip(layers, numbers, strict=True)]

@@ -15,12 +15,14 @@ from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below
 from cnncc.mapper.bound import Bound
-from cnncc.mapper.space import Plan
+from cnncc.mapper.space import BlockPlan
 from cnncc.mapper.tiles import tiles_of
 from cnncc.model.layer_shape import GlbBudget
 
 
-def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None = None) -> Iterator[tuple[int, Plan]]:
+def candidates(
+    bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None = None
+) -> Iterator[tuple[int, BlockPlan]]:
     """All plans of a point that fit and may take less than `limit` cycles, and what they take at least, in this order.
 
     cells: no others may.
@@ -33,7 +35,7 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
         return
     blocks = Blocks(shape, arch, budget, tiles, cells)
     times = BlockTimes(blocks, bound)
-    array, transfers, by_stage = times.array(), BlockTransfers(times), list[Iterator[tuple[int, Plan]]]()
+    array, transfers, by_stage = times.array(), BlockTransfers(times), list[Iterator[tuple[int, BlockPlan]]]()
     possible = array < limit
     for stage in blocks.stages() if possible.any() else ():
         buffers = blocks.buffers(stage)
@@ -46,19 +48,19 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
     yield from heapq.merge(*by_stage, key=_first)
 
 
-def _first(candidate: tuple[int, Plan]) -> int:
+def _first(candidate: tuple[int, BlockPlan]) -> int:
     return candidate[0]
 
 
 def _in_order(
     blocks: Blocks, least: Counts, where: Counts, stage: Weights, buffers: Buffers
-) -> Iterator[tuple[int, Plan]]:
+) -> Iterator[tuple[int, BlockPlan]]:
     """The plans with one stage of weights, those that take the least first."""
     for number in np.argsort(least, kind="stable").tolist():
         yield int(least[number]), plan_at(blocks, int(where[number]), stage, buffers)
 
 
-def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> Plan:
+def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> BlockPlan:
     """The plan of cell `i` with a stage of weights."""
     each = (stage.place, buffers.weights, buffers.results, buffers.params_in_slices)
     place, weights, results, slices = (np.broadcast_to(of_plan, blocks.shaped)[i] for of_plan in each)
@@ -66,4 +68,4 @@ def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> Plan:
     k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
     counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results), "output": ceil(results)}
     streamed = tuple((operand, counts[operand]) for operand in sorted(blocks.budget.streamed))
-    return Plan(k, h, w, order == 0, int(place), int(weights), streamed, ifmap == 2, bool(slices))
+    return BlockPlan(k, h, w, order == 0, int(place), int(weights), streamed, ifmap == 2, bool(slices))

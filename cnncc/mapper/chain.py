@@ -32,7 +32,7 @@ ACTIVATIONS = ("ifmap", "residual", "output")
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayerChoice:
     """A mapping that a layer may have: words of its buffers, of those that are filled before it starts, and its cost.
 
     plan: None for what the model does not know by itself, as elementwise layers without blocks; it costs nothing here.
@@ -63,7 +63,7 @@ class _Ends(NamedTuple):
     before: Counts
 
 
-class Best(NamedTuple):
+class BestPath(NamedTuple):
     """The best choice of each layer of a chain, by number; the chain's cycles and cost; the fewest cycles, and how."""
 
     numbers: list[int]
@@ -73,14 +73,14 @@ class Best(NamedTuple):
 
 
 def best_choices(
-    layers: Sequence[Sequence[Choice]],
+    layers: Sequence[Sequence[LayerChoice]],
     fastest: Sequence[int],
     budgets: Sequence[int],
     objective: Objective,
     arch: Arch,
     run: Callable[[list[int]], int],
     fewest: float = inf,
-) -> Best:
+) -> BestPath:
     """The best choice of each layer of a chain.
 
     - fastest: so many of a layer's first choices are the fastest in some GLB budget. Paths through these alone are
@@ -91,7 +91,7 @@ def best_choices(
     - fewest: cycles that another chain is known to take
     """
     if not layers:
-        return Best([], Figures(0, 0.0), 0, [])
+        return BestPath([], Figures(0, 0.0), 0, [])
     all_paths = _paths(layers, budgets, arch)
     few = _paths([of_layer[:count] for of_layer, count in zip(layers, fastest, strict=True)], budgets, arch)
     paths = {path.numbers: path for path in (*all_paths, *few)}
@@ -116,11 +116,11 @@ def best_choices(
             best = list(exact)[objective.best(list(exact.values()), fewest)]
         if best in exact:
             fastest = min(exact, key=exact.__getitem__)
-            return Best([*best], exact[best], exact[fastest].cycles, [*fastest])
+            return BestPath([*best], exact[best], exact[fastest].cycles, [*fastest])
         figures(best)
 
 
-def _paths(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[_Path]:
+def _paths(layers: Sequence[Sequence[LayerChoice]], budgets: Sequence[int], arch: Arch) -> list[_Path]:
     """The front of paths through choices, by estimates, those with the fewest cycles first."""
     start = np.zeros((1, 2), np.int64)
     firsts = [_Ends(np.array([_alone(each, arch)]), np.array([each.cost]), start) for each in layers[0]]
@@ -161,17 +161,19 @@ def _undominated(ends: Sequence[_Ends], steps: Counts, cost: float) -> _Ends:
 
 
 @lru_cache(maxsize=1024)  # the layers beside groups have the same neighbours as without groups
-def _steps(before: tuple[Choice, ...], current: tuple[Choice, ...], budget: int, arch: Arch) -> list[list[int]]:
+def _steps(
+    before: tuple[LayerChoice, ...], current: tuple[LayerChoice, ...], budget: int, arch: Arch
+) -> list[list[int]]:
     """What each choice of a layer adds to the cycles of each choice of the layer before.
 
     These are cycles of the layer by itself, and what the model has more for two neighbours. Pairs of the first choices,
     which are the fastest, are run, and pairs with the first one. Of the others, more is the sum of both parts.
     """
 
-    def alone(a: Choice, b: Choice) -> int:
+    def alone(a: LayerChoice, b: LayerChoice) -> int:
         return _estimate(b, a.plan is not None and a.words + b.prefetched_words <= budget, arch)
 
-    def more(a: Choice, b: Choice) -> int:
+    def more(a: LayerChoice, b: LayerChoice) -> int:
         return step(a, b, a.words + b.prefetched_words <= budget, arch) - alone(a, b)
 
     first, second = before[0], current[0]
@@ -187,7 +189,7 @@ def _steps(before: tuple[Choice, ...], current: tuple[Choice, ...], budget: int,
     return [[alone(a, b) + about(i, j) for j, b in enumerate(current)] for i, a in enumerate(before)]
 
 
-def waits(current: Choice, arch: Arch) -> bool:
+def waits(current: LayerChoice, arch: Arch) -> bool:
     """Whether a layer may wait for its first words for more than a small part of its cycles."""
     if current.plan is None or not current.prefetched_words:
         return False
@@ -196,7 +198,7 @@ def waits(current: Choice, arch: Arch) -> bool:
     return comes * (STREAMED_PART if streams else PART) > _estimate(current, True, arch)
 
 
-def _estimate(current: Choice, prefetched: bool, arch: Arch) -> int:
+def _estimate(current: LayerChoice, prefetched: bool, arch: Arch) -> int:
     """Cycles of a layer by itself."""
     if current.plan is None:
         return 0
@@ -208,12 +210,12 @@ def _labelled(label: str, plan: LayerPlan, prefetched: bool = False) -> LayerPla
     return replace(plan, label=label, prefetched=PREFETCHED if prefetched else frozenset())
 
 
-def _alone(first: Choice, arch: Arch) -> int:
+def _alone(first: LayerChoice, arch: Arch) -> int:
     """Cycles of the first layer: nothing of it is prefetched."""
     return _cycles((_labelled("before", first.plan),), arch) if first.plan else 0
 
 
-def step(before: Choice, current: Choice, prefetched: bool, arch: Arch) -> int:
+def step(before: LayerChoice, current: LayerChoice, prefetched: bool, arch: Arch) -> int:
     """Cycles that a layer adds to the one before it. prefetched: whether its operands are."""
     if current.plan is None:
         return 0

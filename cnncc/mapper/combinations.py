@@ -15,14 +15,14 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import Amounts, Counts, Flags
 from cnncc.mapper.space import Form, Numbers, numbers, shared
-from cnncc.mapper.tables import NEVER, EqualParts, LoopTable, Table, table
+from cnncc.mapper.tables import NEVER, EqualParts, LoopTable, LoopTables, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
 
 AT_ONCE = 1 << 16  # combinations
 
 
-class Found(NamedTuple):
+class Combinations(NamedTuple):
     """Combinations of one form whose bound is below a limit, the lowest bound first.
 
     - indices: those of rows, columns and box in `Numbers`. Axes `[combination, 3]`.
@@ -38,13 +38,13 @@ class Found(NamedTuple):
     least: Counts
     beyond: int
 
-    def some(self, chosen: Flags) -> Found:
+    def some(self, chosen: Flags) -> Combinations:
         """The combinations that are chosen."""
         indices, tiles, cycles, least = (each[chosen] for each in (self.indices, self.tiles, self.cycles, self.least))
-        return Found(self.form, indices, tiles, cycles, least, self.beyond)
+        return Combinations(self.form, indices, tiles, cycles, least, self.beyond)
 
 
-def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
+def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, LoopTables]:
     """The tables of all dimensions."""
     sizes = numbers.shape.sizes
     p, z, zh, q, taps, cols = numbers.in_box
@@ -69,7 +69,7 @@ class _Bounds:
     """
 
     def __init__(
-        self, numbers: Numbers, form: Form, cut: bool, of: dict[str, Table], row: Counts, col: Counts, box: Counts
+        self, numbers: Numbers, form: Form, cut: bool, of: dict[str, LoopTables], row: Counts, col: Counts, box: Counts
     ) -> None:
         self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
         boxes_of = numbers.boxes if self.arch.pe.lanes > 1 else numbers.boxes[:, :6]
@@ -237,7 +237,7 @@ def _groups(shape: LayerShape) -> int:
     return shape.sizes.n * (shape.sizes.k // shape.tiled_together)
 
 
-def _fewest_steps(numbers: Numbers, of: dict[str, Table]) -> Amounts:
+def _fewest_steps(numbers: Numbers, of: dict[str, LoopTables]) -> Amounts:
     """Steps of all macro-instructions with the best box: axes `[unrolling of rows, unrolling of columns]`."""
     k, h, w, c, r = (of[dim].held.min(axis=2) for dim in "khwcr")
     (rk, rh, rc, rr), (ck, ch, cw) = numbers.rows.T[:, :, None], numbers.cols.T
@@ -245,7 +245,7 @@ def _fewest_steps(numbers: Numbers, of: dict[str, Table]) -> Amounts:
     return steps / int(numbers.boxes[:, 6:].prod(axis=1).max()) * _groups(numbers.shape)
 
 
-def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = False) -> Found:
+def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = False) -> Combinations:
     """The combinations of a form whose bound is below `limit`, by BOUND-1 to BOUND-3 as far as boxes know them.
 
     cut: blocks may have any size; cycles are the least over all sizes then, or below (BOUND-5).
@@ -270,10 +270,10 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         limit = int(min((least.min() for least in each), default=steps.min()))
     order = np.argsort(all_least, kind="stable")
     chosen = chosen[order]
-    return Found(form, chosen, tiles_in_time(numbers, chosen), all_cycles[order], all_least[order], limit)
+    return Combinations(form, chosen, tiles_in_time(numbers, chosen), all_cycles[order], all_least[order], limit)
 
 
 @lru_cache(maxsize=256)
-def found_below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Found:
+def found_below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Combinations:
     """The same for all GLB budgets of a layer, which are searched one after the other."""
     return combinations_below(numbers(shape, arch), form, limit, cut)

@@ -30,13 +30,13 @@ from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
-from cnncc.mapper.combinations import Found, found_below
+from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import array_energy, cost_of, dram_energy, words_energy
 from cnncc.mapper.search import Tradeoff, rows_are_columns
-from cnncc.mapper.space import Form, Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import BlockPlan, Form, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
@@ -50,7 +50,7 @@ class _Points(NamedTuple):
 
     fewest: int
     tile: tuple[int, int, int, int]
-    combinations: Found
+    combinations: Combinations
     points: Counts
     array: Amounts
 
@@ -62,7 +62,7 @@ class _Part(NamedTuple):
     fewest: Counts
     starts: Counts
     order: Counts
-    combinations: Found
+    combinations: Combinations
     array: Amounts
 
     def points(self, tile: int) -> _Points:
@@ -109,7 +109,7 @@ class _Tile(NamedTuple):
 
 class _Candidate(NamedTuple):
     at: Point
-    plan: Plan
+    plan: BlockPlan
 
     @property
     def kind(self) -> object:

@@ -24,12 +24,12 @@ from cnncc.mapper.block_sizes import least_words, least_words_of
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Cells
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
-from cnncc.mapper.combinations import Found, found_below
+from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.space import (
+    BlockPlan,
     Form,
     Numbers,
-    Plan,
     Point,
     forms_of,
     mapping_of,
@@ -86,7 +86,7 @@ class _Search:
         self.quick = quick
         self.exact = below == NEVER and not budget.streamed  # then it goes on as long as anything can be won
         self.less = effort.less if quick or below < NEVER else 1
-        self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
+        self.heap: list[tuple[int, int, Point, BlockPlan | None, _Plans]] = []
         self.number, self.bounded, self.left_out = count(), 0, NEVER
         self.runs, self.in_vain = 0, 0  # in vain: the last ones, for which there was room, but none was better
         self.points = 0  # that have a plan whose bound is below the best
@@ -94,11 +94,11 @@ class _Search:
         self.seen, self.families = set[Mapping](), set[_Family]()
         self.of_point = Counter[Point]()  # runs since one of the point was the best
         self.above = defaultdict[object, list[float]](list)  # cycles of a kind's candidates over their bounds, in order
-        self.later: list[tuple[int, int, Point, Plan]] = []
+        self.later: list[tuple[int, int, Point, BlockPlan]] = []
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = budget.words - shape.weight_words - params
-        whole = Plan(shape.tiled_together, sizes.h, sizes.w)
+        whole = BlockPlan(shape.tiled_together, sizes.h, sizes.w)
         self.is_square = rows_are_columns(shape)
         self.turned = effort.turned or self.exact or not self.is_square
         self.most_points = effort.streamed_points if budget.streamed else effort.points
@@ -175,7 +175,7 @@ class _Search:
             if bound < self.limit:
                 self.run(bound, at, plan, last=True)
 
-    def run(self, bound: int, at: Point, plan: Plan, last: bool = False) -> None:
+    def run(self, bound: int, at: Point, plan: BlockPlan, last: bool = False) -> None:
         """Run a candidate on the model. One that looks like an earlier one is put off until `last`."""
         mapping = mapping_of(self.shape, self.arch, at, plan)
         if mapping in self.seen:
@@ -245,7 +245,9 @@ def rows_are_columns(shape: LayerShape) -> bool:
     return sides and all(down == across for down, across in (window.stride, window.dilation))
 
 
-_Plans = Iterator[tuple[int, Plan | None]]  # (bound, plan); without a plan the bound is that of all plans behind it
+_Plans = Iterator[
+    tuple[int, BlockPlan | None]
+]  # (bound, plan); without a plan the bound is that of all plans behind it
 _Family = tuple[object, ...]
 
 
@@ -302,8 +304,8 @@ def search(
 
 
 # (bound, cycles of all macro-instructions, combinations, number of one of them, plans that may be better; None: all)
-_Entry = tuple[int, int, Found, int, Cells | None]
-_Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
+_Entry = tuple[int, int, Combinations, int, Cells | None]
+_Look = tuple[list[Combinations], int]  # of all forms, what takes less than some limit; and the limit before
 
 
 def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
@@ -338,7 +340,7 @@ def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, in
 
 # The next point of a tile: (bound with transfers, bound without, number of its part, its own number in the part, a
 # number that no other entry has, its part, the numbers of the tile's other points, the transfers of the part)
-_Waiting = tuple[int, int, int, int, int, Found, Iterator[int], TrafficOf]
+_Waiting = tuple[int, int, int, int, int, Combinations, Iterator[int], TrafficOf]
 
 
 class _ByTraffic:
@@ -381,7 +383,7 @@ class _ByTraffic:
         while waiting:
             yield self._next(waiting)
 
-    def _with_room(self, part: Found) -> Found:
+    def _with_room(self, part: Combinations) -> Combinations:
         """In a tight budget only the points whose tiles have room: few do, so that others are not counted."""
         search = self.search
         if not search.budget.tight:
@@ -389,7 +391,7 @@ class _ByTraffic:
         words = least_words_of(search.shape, search.arch, search.budget, part.form, part.tiles)
         return part.some(words <= search.budget.words)
 
-    def _traffic_of(self, part: Found) -> TrafficOf:
+    def _traffic_of(self, part: Combinations) -> TrafficOf:
         return TrafficOf(self.traffic, part.form, part.tiles, part.least, part.cycles)
 
     def _next(self, waiting: list[_Waiting]) -> _Entry:
@@ -404,7 +406,7 @@ class _ByTraffic:
         return most, int(part.cycles[i]), part, i, traffic.cells(i)
 
 
-def _tiles(n: int, part: Found, traffic: TrafficOf, done: int) -> Iterator[tuple[int, int, int, list[int]]]:
+def _tiles(n: int, part: Combinations, traffic: TrafficOf, done: int) -> Iterator[tuple[int, int, int, list[int]]]:
     """The tiles of points that take at least `done`: what the first takes, n, this point, the others."""
     start = int(np.searchsorted(part.least, done))
     numbers = np.array(traffic.number[start:], np.int64)

@@ -219,7 +219,7 @@ class StagePlace(IntEnum):
     IN_SHUFFLED_BLOCK = IN_K_BLOCK
 
 
-class Plan(NamedTuple):
+class BlockPlan(NamedTuple):
     """Blocks of k, h and w around the loops of a point, in this order or with k inside; and what is staged in the GLB.
 
     - weights: the place of their stage (`StagePlace`), and its number of buffers
@@ -238,7 +238,7 @@ class Plan(NamedTuple):
     params_in_slices: bool = False
 
 
-def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
+def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: BlockPlan) -> Mapping:
     """The mapping of a point, with its stages. Loops that would run once are left out."""
     pixels, channels = [Loop("h", plan.h), Loop("w", plan.w)], [Loop("k", shape.tiled_together)]
     blocks = [Loop("k", plan.k), *pixels] if plan.k_outside else [*pixels, Loop("k", plan.k)]
@@ -260,7 +260,7 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
 
 
 def _clipped(
-    shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[tuple[str, str, int]], plan: Plan
+    shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[tuple[str, str, int]], plan: BlockPlan
 ) -> Mapping:
     left = dict(vars(shape.sizes))
     running: list[Loop | None] = []

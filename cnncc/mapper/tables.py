@@ -38,7 +38,7 @@ class LoopTable(NamedTuple):
     held: Amounts
 
 
-class Table(NamedTuple):
+class LoopTables(NamedTuple):
     """`LoopTable` for many numbers of PEs: axes `[PEs on rows, PEs on columns, box]`.
 
     column: the last index for each number of indices in the box.
@@ -69,7 +69,7 @@ def table(
     share: bool,
     even: EqualParts,
     cut: bool = False,
-) -> Table:
+) -> LoopTables:
     """The table of a dimension, for 1 to `rows` and 1 to `cols` PEs. Illegal entries are NEVER (SPACE-5).
 
     - box: numbers of indices in the box, in ascending order
@@ -80,7 +80,7 @@ def table(
     """
     if share and cut:
         blocks = [_in_blocks(extent, size, rows, cols, box, spread) for size in even_parts(extent, extent)]
-        return Table(*(np.minimum.reduce(column) for column in zip(*blocks, strict=True)))
+        return LoopTables(*(np.minimum.reduce(column) for column in zip(*blocks, strict=True)))
     return _in_blocks(extent, extent, rows, cols, box, spread, share, even)
 
 
@@ -93,7 +93,7 @@ def _in_blocks(
     spread: bool,
     share: bool = True,
     even: EqualParts = EqualParts.NOT,
-) -> Table:
+) -> LoopTables:
     """The table for blocks of this size."""
     r, c, b = np.broadcast_arrays(*np.ix_(range(1, rows + 1), range(1, cols + 1), box))
     on_rows = -(-block // r)
@@ -122,7 +122,7 @@ def _in_blocks(
         loops = [(tile, None), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
     trips, held = bodies(np.full(len(b), extent), loops)
     never = np.full((rows + 1, cols + 1, len(box)), float(NEVER))
-    result = Table(never, never.copy(), np.zeros(box[-1] + 1, np.int64))
+    result = LoopTables(never, never.copy(), np.zeros(box[-1] + 1, np.int64))
     result.trips[1:, 1:][index] = trips
     result.held[1:, 1:][index] = held
     result.column[list(box)] = range(len(box))

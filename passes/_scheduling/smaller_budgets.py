@@ -12,7 +12,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
-from cnncc.mapper.chain import PART, STREAMED_PART, Choice, step
+from cnncc.mapper.chain import PART, STREAMED_PART, LayerChoice, step
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
@@ -57,15 +57,15 @@ def prefetchable(mapping: nest.Mapping) -> list[str]:
     return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
 
-def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch, costs: Energy | None = None) -> Choice:
+def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch, costs: Energy | None = None) -> LayerChoice:
     """A mapping of a layer as the chain sees it, with its cost if there are prices."""
     shape_, residual = layer_shape(layer), layer.residual is not None
     if mapping is None:
-        return Choice(None, 0, 0)
+        return LayerChoice(None, 0, 0)
     sizes = stage_sizes(shape_, arch, mapping)
     early = sum(sizes[operand] for operand in prefetchable(mapping))
     cost = cost_of(shape_, mapping, arch, residual, costs) if costs else 0.0
-    return Choice(LayerPlan("", shape_, mapping, residual), sum(sizes.values()), early, cost)
+    return LayerChoice(LayerPlan("", shape_, mapping, residual), sum(sizes.values()), early, cost)
 
 
 def try_smaller_budgets(tried: Sequence[LayerCandidates], candidates: Candidates) -> None:
@@ -148,7 +148,7 @@ def _wanted(
             yield number, WantedMapping(tried.layer, budget, below, quick)
 
 
-def _cycles(choice: Choice, arch: Arch) -> int:
+def _cycles(choice: LayerChoice, arch: Arch) -> int:
     return layer_cycles(replace(choice.plan, prefetched=PREFETCHED), arch) if choice.plan else 0
 
 
