@@ -31,19 +31,13 @@ def encode_program(program: Iterable[Instruction]) -> Words:
 
 def _decode_one(spec: Spec, words: Sequence[int]) -> Instruction:
     values: dict[str, Value] = {}
-    known = [0] * spec.words
-    known[0] = OPCODE_MASK
     for field in spec.fields:
-        mask = (1 << field.bits) - 1
-        values[field.name] = field.from_bits(words[field.word] >> field.lsb & mask)
-        known[field.word] |= mask << field.lsb
-    for at, (word, used) in enumerate(zip(words, known, strict=True)):
-        if word & ~used:
-            raise ValueError(f"reserved bits {word & ~used:#010x} of word {at} are set")
+        bits = words[field.word] >> field.lsb & field.mask
+        values[field.name] = field.default if bits == field.default_bits else field.from_bits(bits)
+    for at, (word, reserved) in enumerate(zip(words, spec.reserved, strict=True)):
+        if word & reserved:
+            raise ValueError(f"reserved bits {word & reserved:#010x} of word {at} are set")
     return Instruction(spec, values)
-
-
-OPCODE_MASK = ((1 << OPCODE.bits) - 1) << OPCODE.lsb
 
 
 def decode_program(words: Words) -> list[Instruction]:

@@ -52,6 +52,11 @@ class Field:
         return self.msb - self.lsb + 1
 
     @cached_property
+    def mask(self) -> int:
+        """So many ones."""
+        return (1 << self.bits) - 1
+
+    @cached_property
     def default(self) -> Value:
         """The value of a field that the assembly leaves out."""
         match self.kind:
@@ -70,6 +75,10 @@ class Field:
         return self.to_bits(self.default)
 
     @cached_property
+    def _is_number(self) -> bool:
+        return self.kind in ("uint", "hex", "int")
+
+    @cached_property
     def _limits(self) -> tuple[int, int]:
         """The least and the greatest number."""
         signed = self.kind == "int"
@@ -77,9 +86,9 @@ class Field:
 
     def to_bits(self, value: Value) -> int:
         """The unsigned bits of `value`. Raises ValueError naming the field, the value and the limit."""
+        if self._is_number and isinstance(value, int):
+            return self._number_bits(value)
         match self.kind, value:
-            case "uint" | "hex" | "int", int(number):
-                return self._number_bits(number)
             case "term", FieldTerm(axis, step):
                 half = 1 << self.bits - 3
                 if axis not in AXES or not -half <= step < half:
@@ -102,7 +111,7 @@ class Field:
         low, high = self._limits
         if not low <= number <= high:
             raise ValueError(f"{self.name}: {number} is outside {low}..{high}")
-        return number & ((1 << self.bits) - 1)
+        return number & self.mask
 
     def from_bits(self, bits: int) -> Value:
         """The value of unsigned `bits`. Raises ValueError for bits without meaning."""

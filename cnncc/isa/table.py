@@ -89,6 +89,14 @@ class Spec:
             words[field.word] |= field.default_bits << field.lsb
         return words
 
+    @cached_property
+    def reserved(self) -> list[int]:
+        """The bits of each word that no field has."""
+        used = [OPCODE.mask << OPCODE.lsb, *(0 for _ in range(1, self.words))]
+        for field in self.fields:
+            used[field.word] |= field.mask << field.lsb
+        return [~bits & 0xFFFFFFFF for bits in used]
+
 
 @dataclass(frozen=True)
 class Instruction:
