@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SHORTEST = {"front_tiles": 0, "more": 1}
 SHORT = Effort(points=20, tiles=100, runs=2, streamed_points=10, streamed_tiles=100, patience=2, few_runs=2, **SHORTEST)
-FEWEST = Effort(points=20, tiles=20, runs=1, streamed_points=20, streamed_tiles=20, patience=1, **SHORTEST)
+FEWEST = Effort(points=20, tiles=20, runs=1, streamed_points=20, streamed_tiles=20, patience=1, first=True, **SHORTEST)
 SHORT_FRONTS = replace(SHORT, front_tiles=10, front_in_vain=2)
 NO_END = 1 << 30
 ENDLESS = Effort(

@@ -41,6 +41,8 @@ from cnncc.passes.nest_cores import NestCoresPass
 from cnncc.proof.claim import Claim
 from cnncc.proof.proof import prove
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 EXAMPLES = examples(8)
 FRAMES = 3
 PLACES = {

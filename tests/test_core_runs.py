@@ -39,6 +39,8 @@ from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.work_limit import PER_INSTRUCTION
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 
 def small(lag: int = 1, seed: int = 0) -> tuple[Binary, Sequence[object]]:
     layers = chain(*SMALL, seed)

@@ -47,6 +47,8 @@ from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes.nest_cores import NestCoresPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 PLACES = {
     1: ("2x3@1,1",),
     2: ("2x8@0,0", "3x3@4,2"),

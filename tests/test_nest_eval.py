@@ -32,6 +32,8 @@ from cnncc.eval._lanes import LaneBody, LaneBuffer
 from cnncc.eval.nest import LayerRun, evaluate
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 LAYER = Case("mac", 1, 5, 5, (7, 9), Window((3, 2), (1, 2), (1, 1, 1, 0)))
 
 

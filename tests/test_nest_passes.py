@@ -25,6 +25,8 @@ from cnncc.passes._scheduling.rewrites import (
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 SIZES = Sizes(1, 10, 3, 7, 5, 1, 2)
 
 UNFUSED = [
