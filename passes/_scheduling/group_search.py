@@ -35,7 +35,9 @@ from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_t
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
-SHARE_OF_SUMS = 0.5  # of all partial sums that layers may have: with less room, mappings with sums are not tried
+# Of all partial sums that layers may have: with less room, mappings with sums are not tried. With 0 ResNet-50 takes
+# 2.4 % less energy on `cbrain-32-32`, and its search on `cbrain-16-16` more than twice as long as without groups.
+SHARE_OF_SUMS = 0.5
 MOST_WIDTHS = 2  # of strips: the widest that fit, and the widest that are all alike
 
 Mappings = Mapping[LayerOp, nest.Mapping]
