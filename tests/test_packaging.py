@@ -77,7 +77,9 @@ def test_packaging_wheel_holds_every_module_and_preset(built: tuple[Path, Path])
 def unpack(archive: Path, folder: Path) -> Path:
     """The folder that the archive holds."""
     with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
+            file.extraction_filter = tarfile.data_filter
+        file.extractall(folder)
     (unpacked,) = folder.iterdir()
     return unpacked
 
