@@ -148,6 +148,34 @@ def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, mon
     assert (groups and loads) or kind is GroupChoice
 
 
+@pytest.mark.usefixtures("short_searches")
+def test_a_layer_whose_weights_come_early_two_layers_behind_a_group(tmp_path: Path) -> None:
+    """The addition between them has no plan, and the group no transfers. What l5 needs early ended the choice."""
+    preset, file = load_arch("seed-4x4"), tmp_path / "seed.toml"
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=591))))
+    wide, narrow = "tensor<3x1x9x8xi16>", "tensor<3x1x9x4xi16>"
+    steps = {"f1": wide, "f2": wide, "f4": narrow}
+    one, two, four = (f'then <factors = "{name}", add_clamp = [-99, 99]>' for name in steps)
+    lines = [
+        '%v1 = cnn.pool "max" %v0 window <kernel = [3, 2], stride = [1, 2], pad = [1, 1, 1, 0], fill = -99> '
+        f'then <clamp = [-120, 120]> label "l0" : tensor<3x1x9x15xi16> -> {wide}',
+        f'%v2 = cnn.add %v1 residual %v1 : {wide} {one} label "l1" : {wide} -> {wide}',
+        f'%v3 = cnn.add %v2 residual %v1 : {wide} {two} label "l2" : {wide} -> {wide}',
+        '%v4 = cnn.pool "max" %v3 window <kernel = [1, 2], stride = [1, 2], fill = -99> '
+        f'then <clamp = [-120, 120]> label "l3" : {wide} -> {narrow}',
+        f'%v5 = cnn.add %v4 residual %v4 : {narrow} {four} label "l4" : {narrow} -> {narrow}',
+        f"%v6 = cnn.conv %v5 residual %v4 : {narrow} weights @w5 window <kernel = [3, 1], pad = [1, 0, 1, 0]> "
+        'then <bias = "b5", scale = "s5", clamp = [-120, 120], factors = "f5", add_clamp = [-99, 99]> '
+        f'label "l5" : {narrow} -> {narrow}',
+    ]
+    arrays: dict[str, np.ndarray] = {name: np.array([0.75, 0.5, 3.0], np.float32) for name in (*steps, "f5")}
+    arrays |= {"b5": np.array([-43], np.int32), "s5": np.array([0.15], np.float32)}
+    arrays |= {"w5": np.array([-2, 1, 8], np.int16).reshape(1, 1, 3, 1)}
+    x = np.random.default_rng(SEED).integers(-60, 60, (3, 1, 9, 15))
+    chain = Chain(x, lines, arrays, [(3, 1, 9, 15), *3 * [(3, 1, 9, 8)], *3 * [(3, 1, 9, 4)]])
+    checked(compiled(chain, str(file), AUTO, Objective("edp", 0.1)), chain)
+
+
 def drawn_narrow(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
     """A drawn network with few words for rings, as `drawn_auto`."""
     rng = np.random.default_rng([SEED, 33, number])

@@ -31,11 +31,14 @@ def network_parts(
     parts = copies("inputs", "in", input_words(network, nests))
     ends = {group.layers[-1]: group for group in groups}
     grouped = {layer for group in groups for layer in group.layers}
+    has_head = True  # the part before: transfers for a layer stand behind its own
     for layer in network.layers:
         if group := ends.get(layer):
             parts += [part.plan() for part in group.parts]
+            has_head = group.has_head
         elif layer not in grouped and (plan := plans[layer]):
-            ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts else ())
+            ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts and has_head else ())
+            has_head = True
             parts.append(replace(plan, label=part_label(network, layer), prefetched=ahead))
     return [*parts, *copies("outputs", "out", output_words(network, nests))]
 
