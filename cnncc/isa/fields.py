@@ -53,7 +53,7 @@ class Field:
 
     @cached_property
     def mask(self) -> int:
-        """So many ones."""
+        """A one for each bit: the greatest unsigned value."""
         return (1 << self.bits) - 1
 
     @cached_property
