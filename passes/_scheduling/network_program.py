@@ -31,7 +31,7 @@ def network_parts(
     parts = copies("inputs", "in", input_words(network, nests))
     ends = {group.layers[-1]: group for group in groups}
     grouped = {layer for group in groups for layer in group.layers}
-    has_head = True  # whether the part before has a place for transfers of the next one; a layer without a plan is no part
+    has_head = True  # whether transfers for the next layer have a place in the part before
     for layer in network.layers:
         if group := ends.get(layer):
             parts += [part.plan() for part in group.parts]
