@@ -32,6 +32,7 @@ from cnncc.mapper.block_sizes import least_words, params_words
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
+from cnncc.mapper.local_search import improved
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.search import Result, Tradeoff, ideal_cycles, search
@@ -100,13 +101,18 @@ class SearchTask:
         """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
-        best, effort = self._in_both_budgets(), self.effort
-        if best is None or effort.first or not self.budget.streamed:
+        best = self._in_both_budgets()
+        if best is None or self.effort.first or self._has_everything():
             return best
-        if not self._is_far(best):
+        best = self._longer(best) if self.budget.streamed and self._is_far(best) else best
+        if self.dataflow or best.cycles <= self.effort.local_gap * best.least:
             return best
+        return improved(self.shape, self.arch, self.budget, best, self.effort)
+
+    def _longer(self, best: Result) -> Result:
+        """The best of a longer search."""
         budget = replace(self.budget, tight=best.tight)
-        again = search(self.shape, self.arch, budget, self.dataflow, effort=effort.longer())
+        again = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort.longer())
         if again is None or again.cycles >= best.cycles:
             return best
         return replace(again, least=min(best.least, again.cycles), tight=best.tight)

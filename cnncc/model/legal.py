@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise, product
+from math import prod
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.dialects._mapping import DIMS, Mapping
-from cnncc.model.layer_shape import LayerShape
-from cnncc.model.register_files import file_words
+from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, extents
+from cnncc.errors import Refusal
+from cnncc.model.layer_shape import LayerShape, whole
+from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
+from cnncc.model.register_files import file_words, held_extents
 from cnncc.model.routes import Nest
 
 
@@ -15,7 +19,8 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     """Whether a mapping of the space has a register for each loop, and two buffers only if they alternate.
 
     If one of residual and output is streamed and the other is not, a commit has one start position for both. Then no
-    block of the image and no slice of weights is prefetched across an iteration of a loop over n or k.
+    block of the image and no slice of weights is prefetched across an iteration of a loop over n or k. Blocks of k are
+    equal.
     """
     staged = mapping.glb_stages
     outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
@@ -27,6 +32,9 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
         outer = [loop for loop in mapping.loops if not loop.keep]
         if any(loop.dim in "nk" for loop in outer[:doubled]) or (alone.buffers > 1 and shape.sizes.n > 1):
             return False
+        blocks = [shape.sizes.k, *(loop.step for loop in mapping.loops[: alone.depth] if loop.dim == "k")]
+        if any(extent % step for extent, step in pairwise(blocks)):
+            return False
     if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
         return False
     turns = {stage.depth for stage in staged.values() if stage.buffers > 1}
@@ -35,10 +43,62 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
 
 def fits_register_files(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
     """Whether a mapping of the space fits the register files. With ping and pong, this depends on its blocks too."""
-    if not arch.pe.pong_words:
-        return True
+    return not arch.pe.pong_words or fits_array(shape, arch, mapping)
+
+
+def fits_array(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
+    """Whether any mapping has no more PEs than there are, fits their register files, and has few enough pixels."""
+    counts, most = loops_in_space(shape, mapping), {"rows": arch.rows, "cols": arch.cols, LANES: arch.pe.lanes}
+    if any(prod(count for loop, count in counts if loop.on == axis) > most[axis] for axis in AXES):
+        return False
+    outer = [loop for loop in mapping.loops if not loop.keep]
+    held = held_extents(shape, outer, len(outer))
     words = file_words(shape, arch, mapping.loops, mapping.stages)
-    return all(needed <= getattr(arch.pe, key) for key, needed in words.items())
+    return held["h"] * held["w"] <= arch.pe.max_pixels and all(words[key] <= getattr(arch.pe, key) for key in words)
+
+
+def loops_in_space(shape: LayerShape, mapping: Mapping) -> list[tuple[Loop, int]]:
+    """The loops in space, and the iterations of each, a rest counted as one."""
+    around = zip(extents(shape.sizes, mapping.loops), mapping.loops, strict=True)
+    return [(loop, -(-extent // loop.step)) for extent, loop in around if loop.on]
+
+
+def has_tokens(mapping: Mapping) -> bool:
+    """Whether the tokens of the GLB can order the blocks of any mapping: their stages stand where these expect them.
+
+    - residual and output stand at one place, or else residual and ifmap. The residual has no more buffers.
+    - the ifmap has two buffers inside the blocks of the output
+    - inside a loop over c, r or s loads say that its buffers are free: it has two, and no output is inside
+    """
+    staged = mapping.glb_stages
+    ifmap, residual, output = (staged.get(operand) for operand in ("ifmap", "residual", "output"))
+    beside = output or ifmap
+    if residual and beside and (residual.depth != beside.depth or residual.buffers > beside.buffers):
+        return False
+    if ifmap is None or ifmap.buffers > 1 and (output is None or ifmap.depth > output.depth):
+        return True
+    around = mapping.loops[: ifmap.depth]
+    return not (any(loop.dim in REDUCTION_DIMS for loop in around) or (output and ifmap.depth > output.depth))
+
+
+def loads_are_even(shape: LayerShape, mapping: Mapping) -> bool:
+    """Whether loads outside loops in space bring all PEs equal parts."""
+    nest = Nest(shape, mapping)
+    depths = {stage.depth for stage in mapping.stages if stage.memory == "rf"}
+    try:
+        for depth, dim in product(depths, DIMS):
+            nest.spread(dim, depth)
+    except Refusal:
+        return False
+    return True
+
+
+def has_few_bodies(shape: LayerShape, mapping: Mapping) -> bool:
+    """Whether loops that are peeled around two buffers take few enough copies of loop bodies."""
+    stages = mapping.glb_stages.values()
+    peeled = max((stage.depth for stage in stages if stage.buffers > 1 and stage.operand != "output"), default=0)
+    order = WalkOrder(Nest(shape, mapping), frozenset(), peeled)
+    return order.bodies_of(WalkPosition(whole(shape.sizes)), 0, peeled) <= MOST_BODIES
 
 
 def alternates(shape: LayerShape, mapping: Mapping, staged: int) -> bool:

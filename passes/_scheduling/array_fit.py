@@ -8,16 +8,17 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import AXES, LANES, OUTPUT_DIMS, REDUCTION_DIMS
-from cnncc.dialects.nest import LayerOp, Loop, Mapping, extents
+from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.errors import Finding, Refusal
 from cnncc.model.layer_shape import LayerShape
+from cnncc.model.legal import loops_in_space
 from cnncc.model.register_files import file_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 
 def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
     """More PEs than an axis has; sums that would have to travel where there is no link."""
-    counts = _counts(mapping, shape)
+    counts = loops_in_space(shape, mapping)
     for axis in AXES:
         pes = [count for loop, count in counts if loop.on == axis]
         if prod(pes) > (most := int(getattr(arch.pe if axis == LANES else arch, axis))):
@@ -37,7 +38,7 @@ def lane_problems(mapping: Mapping, arch: Arch) -> Iterator[Finding]:
 
 def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
     """Sums that would have to travel where there is no link."""
-    for loop in dict.fromkeys(replace(loop, step=1) for loop, count in _counts(mapping, shape) if count > 1):
+    for loop in dict.fromkeys(replace(loop, step=1) for loop, count in loops_in_space(shape, mapping) if count > 1):
         if loop.dim not in REDUCTION_DIMS or loop.on == LANES:
             continue
         if loop.on == "cols":
@@ -49,12 +50,6 @@ def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[F
         elif shape.kind == "max":
             what = f"{loop.dim} is reduced down the rows, where sums are added, but this layer takes maxima"
             yield Finding(what, help=f"{loop.dim} in time")
-
-
-def _counts(mapping: Mapping, shape: LayerShape) -> list[tuple[Loop, int]]:
-    """The loops in space, and the iterations of each, a rest counted as one."""
-    around = zip(extents(shape.sizes, mapping.loops), mapping.loops, strict=True)
-    return [(loop, -(-extent // loop.step)) for extent, loop in around if loop.on]
 
 
 def file_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:

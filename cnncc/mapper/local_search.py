@@ -1,0 +1,167 @@
+"""A local search beyond the space: from a mapping on to faster ones with other blocks in the GLB (LOCAL-1). No IR.
+
+The space has blocks of one size for all operands that are streamed. Here their stages move one by one, and the loops
+around these change. Loops in space, stages in register files, and those of weights and parameters stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import ceil
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import LANES, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage, extents
+from cnncc.mapper.effort import Effort
+from cnncc.mapper.search import Result
+from cnncc.mapper.transfer_bound import NEVER
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words, inside
+from cnncc.model.legal import fits_array, has_few_bodies, has_tokens, is_legal, loads_are_even
+from cnncc.model.routes import Nest
+
+RESULTS, IMAGE = frozenset({"residual", "output"}), frozenset({"ifmap"})  # operands whose stages move together
+NEAR = 2  # other steps of a loop that are looked at, below its own and above
+PARTS = (2, 3, 4)  # into so many a new loop cuts what is around it
+TILES = (2, 4)  # or it takes so many of the tiles inside
+
+
+def improved(shape: LayerShape, arch: Arch, budget: GlbBudget, best: Result, effort: Effort) -> Result:
+    """The best result, or one with fewer cycles. Its `least` is that of the space, and at most its cycles."""
+    params = best.mapping.glb_stages.get("params")
+    if shape.per_position and params and params.depth:  # they come with the blocks
+        return best
+    search = LocalSearch(shape, arch, budget)
+    mapping, cycles = best.mapping, best.cycles
+    for _ in range(effort.local_moves):
+        others = dict.fromkeys(neighbours(mapping, shape))
+        other = min(others, key=search.cycles, default=mapping)
+        if search.cycles(other) >= cycles:
+            break
+        mapping, cycles = other, search.cycles(other)
+    return replace(best, mapping=mapping, cycles=cycles, least=min(best.least, cycles), run=best.run + search.runs)
+
+
+class LocalSearch:
+    """The cycles of mappings in a budget, each run once."""
+
+    def __init__(self, shape: LayerShape, arch: Arch, budget: GlbBudget) -> None:
+        self.shape, self.arch, self.budget = shape, arch, budget
+        self.known, self.runs = dict[Mapping, int](), 0
+
+    def cycles(self, mapping: Mapping) -> int:
+        """`NEVER` for a mapping that is illegal, or does not fit."""
+        if mapping not in self.known:
+            self.known[mapping] = self._run(mapping) if self._fits(mapping) else NEVER
+        return self.known[mapping]
+
+    def _fits(self, mapping: Mapping) -> bool:
+        shape, arch, residual = self.shape, self.arch, self.budget.residual
+        if not (is_legal(shape, mapping, residual) and has_tokens(mapping) and has_few_bodies(shape, mapping)):
+            return False
+        if not (fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)):
+            return False
+        partial = Nest(shape, mapping).has_partial_sums()
+        return buffer_words(shape, arch, mapping, partial) <= self.budget.words
+
+    def _run(self, mapping: Mapping) -> int:
+        self.runs += 1
+        return layer_cycles(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
+
+
+def neighbours(mapping: Mapping, shape: LayerShape) -> Iterator[Mapping]:
+    """The mappings that one move leads to. Some are illegal.
+
+    Example, with ifmap and output streamed: h':4 > w':8 > output@glb*2 > ifmap@glb*2 > …
+
+        a stage moves      h':4 > output@glb > w':8 > ifmap@glb*2 > …
+        a loop's step      h':4 > w':7 > output@glb*2 > ifmap@glb*2 > …
+        a loop more        h':4 > w':16 > output@glb*2 > w'':8 > ifmap@glb*2 > …
+    """
+    blocks = next((depth for depth, loop in enumerate(mapping.loops) if loop.on or loop.keep), len(mapping.loops))
+    dims = "hw" if shape.periods else "khw"
+    yield from _stages_moved(mapping, blocks, shape.sizes)
+    yield from _image_first(mapping, shape.sizes)
+    yield from _steps_changed(mapping, blocks, dims + "c", shape.sizes)
+    yield from _loops_added(mapping, blocks, dims, shape.sizes)
+
+
+def _stages_moved(mapping: Mapping, blocks: int, sizes: Sizes) -> Iterator[Mapping]:
+    """A stage stands elsewhere among the loops in time outside those in space, or has another number of buffers."""
+    outputs = next((depth for depth in range(blocks) if mapping.loops[depth].dim in REDUCTION_DIMS), blocks)
+    images = sum(loop.dim == "n" for loop in mapping.loops)  # outermost: blocks are of single images
+    for moved, last in (RESULTS, outputs), (IMAGE, blocks):
+        if not moved & mapping.glb_stages.keys():
+            continue
+        for depth, buffers in product(range(images, last + 1), (1, 2)):
+            yield _mapping(mapping.loops, [
+                replace(stage, depth=depth, buffers=buffers) if _is_of(stage, moved) else stage
+                for stage in mapping.stages
+            ], sizes)  # fmt: skip
+
+
+def _image_first(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
+    """The ifmap comes to PEs outside loops in space that weights come right inside of: then it does not wait for them.
+
+    Their order in one place is fixed: weights, ifmap.
+    """
+    depths = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+    outside = depth = depths["ifmap"]
+    while outside and mapping.loops[outside - 1].on:
+        outside -= 1
+    if depths.get("weight") == depth:
+        yield _mapping(mapping.loops, [
+            replace(stage, depth=outside) if (stage.operand, stage.memory) == ("ifmap", "rf") else stage
+            for stage in mapping.stages
+        ], sizes)  # fmt: skip
+
+
+def _steps_changed(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> Iterator[Mapping]:
+    """A loop around stages takes other steps: equal parts of what is around it, or some of the tiles inside it."""
+    loops, lanes = mapping.loops, {loop.dim for loop in mapping.loops if loop.on == LANES}
+    for depth, (loop, extent) in enumerate(zip(loops[:blocks], extents(sizes, loops), strict=False)):
+        if loop.dim not in dims or loop.dim in lanes or loop.step == 1:  # a loop over single indices stays
+            continue
+        inner = _tile(loops[depth + 1 :], loop.dim)
+        steps = {ceil(extent / parts) for parts in range(1, extent + 1)} | {*range(inner, extent + 1, inner)}
+        ordered = sorted(step for step in steps if step >= inner)
+        below = [step for step in ordered if step < loop.step][-NEAR:]
+        above = [step for step in ordered if step > loop.step][:NEAR]
+        for step in (*below, *above):
+            yield _mapping([*loops[:depth], replace(loop, step=step), *loops[depth + 1 :]], mapping.stages, sizes)
+
+
+def _loops_added(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> Iterator[Mapping]:
+    """A loop more right outside a stage, or right inside it."""
+    loops = mapping.loops
+    moved = [stage for stage in mapping.stages if _is_of(stage, RESULTS | IMAGE)]
+    for depth, dim in product(sorted({stage.depth for stage in moved}), dims):
+        extent, inner = inside(sizes, loops[:depth])[dim], _tile(loops[depth:], dim)
+        steps = {ceil(extent / parts) for parts in PARTS} | {inner * tiles for tiles in TILES}
+        standing = [stage for stage in moved if stage.depth == depth]
+        for step in sorted(step for step in steps if inner < step < extent):
+            for inside_it in (standing, *([stage] for stage in standing if len(standing) > 1), []):
+                yield _mapping([*loops[:depth], Loop(dim, step), *loops[depth:]], [
+                    replace(stage, depth=stage.depth + 1)
+                    if stage.depth > depth or (stage.depth == depth and (stage.memory == "rf" or stage in inside_it))
+                    else stage
+                    for stage in mapping.stages
+                ], sizes)  # fmt: skip
+
+
+def _tile(loops: Sequence[Loop], dim: str) -> int:
+    """The step of the first of these loops over a dimension, or 1."""
+    return next((loop.step for loop in loops if loop.dim == dim), 1)
+
+
+def _is_of(stage: Stage, operands: frozenset[str]) -> bool:
+    return stage.memory == "glb" and stage.operand in operands
+
+
+def _mapping(loops: Sequence[Loop], stages: Sequence[Stage], sizes: Sizes) -> Mapping:
+    """A mapping without loops that run once, its stages in order."""
+    runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, tuple(loops)), strict=True)]
+    placed = [replace(stage, depth=sum(runs[: stage.depth])) for stage in stages]
+    placed.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
+    return Mapping(tuple(loop for loop, there in zip(loops, runs, strict=True) if there), tuple(placed))

@@ -1,0 +1,143 @@
+"""The local search beyond the mapper's space (LOCAL-1): what it reaches runs, as predicted, and has fewer cycles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from examples import SEED, examples
+from random_search import LAYERS as SHAPES
+from random_search import Case, case_of
+from test_random_search import LAYERS, STREAMED, check, start_of, tiny
+
+from cnncc.arch.model import load_arch
+from cnncc.dialects._mapping import Mapping
+from cnncc.dialects._mapping_text import parse, text
+from cnncc.mapper.cached_search import SearchTask
+from cnncc.mapper.effort import USUAL, Effort
+from cnncc.mapper.local_search import LocalSearch, improved, neighbours
+from cnncc.mapper.search import Result, search
+from cnncc.mapper.transfer_bound import NEVER
+from cnncc.model.layer_shape import GlbBudget
+
+RUN, DRAWN, STEPS = examples(8), examples(6), 2
+FEW = Effort(streamed_points=4, streamed_tiles=40, runs=4, patience=3, more=1)
+
+# The mapper's mapping of a layer in its space, what one or two moves make of it, and their cycles.
+IMPROVED = {
+    "conv1_64.8x8": (
+        "params@glb > k':32 > weight@glb > w > output@glb > ifmap@glb*2 > h':4 > c':16 > [c'':2||8@rows k'':4||8@cols] "
+        "> weight@rf*2 > ifmap@rf*2 > {h'' > c''' > k'''}",
+        2587,
+        2461,
+        "the output's blocks are smaller than the ifmap's",
+    ),
+    "dw3_prime.8x8": (
+        "weight@glb > params@glb > k':2 > output@glb > ifmap@glb*2 > h':7 > [k''||2@rows h''||7@cols r||3@rows] > "
+        "weight@rf*2 > ifmap@rf*2 > {w > s}",
+        1154,
+        935,
+        "a new loop over w cuts these",
+    ),
+    "conv3_s2.8x8": (
+        "params@glb > k':8 > w':3 > output@glb*2 > c':2 > weight@glb*2 > ifmap@glb*2 > [h':2||4@rows c''||2@rows "
+        "k'':2||4@cols h''||2@cols] > weight@rf*2 > ifmap@rf*2 > {w'' > s > r > k'''}",
+        1858,
+        1725,
+        "they are larger",
+    ),
+    "conv1_few.8x8": (
+        "weight@glb > params@glb > w':3 > output@glb*2 > c':4 > ifmap@glb*2 > [h':8||2@rows c''||4@rows h''||8@cols] > "
+        "weight@rf*2 > ifmap@rf*2 > {w'' > k}",
+        699,
+        606,
+        "a loop takes larger steps",
+    ),
+    "one_pixel.8x8": (
+        "k':4 > weight@glb*2 > params@glb*2 > [k''||4@cols c':4||6@rows] > weight@rf*2 > ifmap@rf*2 > {c''}",
+        540,
+        520,
+        "the ifmap does not wait for slices of weights",
+    ),
+}
+
+
+def small(name: str) -> Case:
+    """A layer of the random search by its name, in the small GLB."""
+    layer, array = name.split(".")
+    return case_of(layer, array, is_large=False)
+
+
+def local(case: Case) -> LocalSearch:
+    return LocalSearch(case.shape, case.arch, case.budget)
+
+
+def reached(case: Case, mapping: Mapping) -> list[Mapping]:
+    """What one move leads to that is legal and fits."""
+    others = dict.fromkeys(neighbours(mapping, case.shape))
+    return [other for other in others if other != mapping and local(case).cycles(other) < NEVER]
+
+
+@pytest.mark.parametrize("name", IMPROVED)
+def test_a_mapping_is_improved(name: str) -> None:
+    """The lowering takes the better mapping, too, and the model says the same cycles."""
+    case, (written, cycles, fewer, _) = small(name), IMPROVED[name]
+    mapping = parse(written, case.shape.sizes)
+    assert case.cycles(mapping) == cycles
+    better = improved(case.shape, case.arch, case.budget, Result(mapping, cycles, least=cycles - 1), USUAL)
+    assert better.cycles <= fewer, text(better.mapping, case.shape.sizes)
+    assert case.cycles(better.mapping) == better.cycles == better.least
+    one = improved(case.shape, case.arch, case.budget, Result(mapping, cycles), replace(USUAL, local_moves=0))
+    assert one == Result(mapping, cycles)
+
+
+@pytest.mark.usefixtures("short_searches")
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_a_move_leads_to_runs_as_predicted(name: str, tmp_path: Path) -> None:
+    """Some neighbours of some neighbours: values as by brute force, cycles as the model says."""
+    case, rng = tiny(name, STREAMED["streamed"]), Random(SEED)
+    mapping = start_of(case)
+    for _ in range(STEPS):
+        others = reached(case, mapping)
+        for other in rng.sample(others, min(RUN, len(others))):
+            assert case.cycles(other) == local(case).cycles(other)
+            check(LAYERS[name], case, other, tmp_path)
+        mapping = rng.choice(others)
+
+
+@pytest.mark.parametrize("number", range(DRAWN))
+def test_what_fits_is_lowered(number: int) -> None:
+    """The rules of the local search (`legal.py`) refuse all that the lowering refuses, for operands that are drawn."""
+    rng = Random(f"{SEED} {number}")
+    layer, preset = rng.choice([*SHAPES]), rng.choice(["seed-4x4", "spatial-8x8", "cbrain-16-16", "tcpa-4x4"])
+    shape, is_pool = SHAPES[layer], not SHAPES[layer].is_mac
+    operands = ["ifmap", "output", *(["residual"] if not is_pool and rng.random() < 0.5 else [])]
+    streamed = frozenset(rng.sample(operands, rng.randint(1, len(operands))))
+    if not is_pool and rng.random() < 0.3:
+        shape = replace(shape, sizes=replace(shape.sizes, n=2))
+    needs = shape.weight_words + shape.results + shape.channels * shape.ih * shape.iw
+    budget = GlbBudget(needs // rng.choice((2, 4)), streamed, "residual" in operands, tight=rng.random() < 0.5)
+    case = Case(layer, shape, load_arch(preset), budget)
+    best = search(shape, case.arch, budget, effort=FEW)
+    mapping = best and best.mapping
+    for _ in range(STEPS if mapping else 0):
+        assert mapping
+        others = reached(case, mapping)
+        for other in others:
+            assert case.cycles(other) == local(case).cycles(other), text(other, shape.sizes)
+        mapping = rng.choice([mapping, *others])
+
+
+def test_a_search_is_improved_where_its_bound_is_far() -> None:
+    """Not a search for a dataflow, which has its form. `least` stays that of the space."""
+    case = small("conv3_s2.8x8")
+    task = SearchTask(case.shape, case.arch, case.budget, effort=replace(FEW, local_moves=0))
+    in_space, further = task.search(), replace(task, effort=FEW).search()
+    assert in_space and further and further.cycles < 0.97 * in_space.cycles
+    assert further.least == in_space.least and further.run > in_space.run
+    near = replace(task, effort=replace(FEW, local_gap=in_space.cycles / in_space.least)).search()
+    assert near == in_space
+    names = replace(task, dataflow="ws"), replace(task, dataflow="ws", effort=FEW)
+    assert names[0].search() == names[1].search()
