@@ -79,7 +79,8 @@ class SearchTask:
     def search(self) -> Result | None:
         """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
         if self.prices is None:
-            return self._fastest()
+            best = self._fastest()
+            return best and replace(best, others=())
         best = result_of(replace(self, prices=None))
         if best is None:
             return None
@@ -107,7 +108,8 @@ class SearchTask:
         best = self._longer(best) if self.budget.streamed and self._is_far(best) else best
         if self.dataflow or best.cycles <= self.effort.local_gap * best.least:
             return best
-        return improved(self.shape, self.arch, self.budget, best, self.effort)
+        starts = self.effort.local_starts if self._is_far(best) else 1
+        return improved(self.shape, self.arch, self.budget, best, self.effort, starts)
 
     def _longer(self, best: Result) -> Result:
         """The best of a longer search."""

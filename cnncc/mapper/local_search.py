@@ -27,19 +27,20 @@ PARTS = (2, 3, 4)  # into so many a new loop cuts what is around it
 TILES = (2, 4)  # or it takes so many of the tiles inside
 
 
-def improved(shape: LayerShape, arch: Arch, budget: GlbBudget, best: Result, effort: Effort) -> Result:
-    """The best result, or one with fewer cycles. Its `least` is that of the space, and at most its cycles."""
+def improved(
+    shape: LayerShape, arch: Arch, budget: GlbBudget, best: Result, effort: Effort, starts: int = 1
+) -> Result:
+    """The best result, or one with fewer cycles. Its `least` is that of the space, and at most its cycles.
+
+    starts: the number of mappings from which to go on: the best and the next ones.
+    """
     params = best.mapping.glb_stages.get("params")
     if shape.per_position and params and params.depth:  # they come with the blocks
         return best
     search = LocalSearch(shape, arch, budget)
-    mapping, cycles = best.mapping, best.cycles
-    for _ in range(effort.local_moves):
-        others = dict.fromkeys(neighbours(mapping, shape))
-        other = min(others, key=search.cycles, default=mapping)
-        if search.cycles(other) >= cycles:
-            break
-        mapping, cycles = other, search.cycles(other)
+    known = ((best.mapping, best.cycles), *best.others)
+    ends = [search.descended(*each, effort.local_moves) for each in known[:starts]]
+    mapping, cycles = min(ends, key=lambda end: end[1])
     return replace(best, mapping=mapping, cycles=cycles, least=min(best.least, cycles), run=best.run + search.runs)
 
 
@@ -55,6 +56,15 @@ class LocalSearch:
         if mapping not in self.known:
             self.known[mapping] = self._run(mapping) if self._fits(mapping) else NEVER
         return self.known[mapping]
+
+    def descended(self, mapping: Mapping, cycles: int, moves: int) -> tuple[Mapping, int]:
+        """Where the fastest moves lead, so many at most, each to fewer cycles."""
+        for _ in range(moves):
+            other = min(dict.fromkeys(neighbours(mapping, self.shape)), key=self.cycles, default=mapping)
+            if self.cycles(other) >= cycles:
+                break
+            mapping, cycles = other, self.cycles(other)
+        return mapping, cycles
 
     def _fits(self, mapping: Mapping) -> bool:
         shape, arch, residual = self.shape, self.arch, self.budget.residual

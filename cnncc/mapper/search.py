@@ -62,6 +62,7 @@ class Result:
     - run: the number of candidates that were run on the model
     - tight: whether the mapping was found in a tight budget (SPACE-13)
     - front: this mapping and cheaper ones (`front.py`), the cheapest first. It is empty if no cheaper one was searched.
+    - others: the next best ones, for a local search (LOCAL-3)
     """
 
     mapping: Mapping
@@ -71,6 +72,7 @@ class Result:
     bounded: int = 0
     tight: bool = False
     front: tuple[Tradeoff, ...] = ()
+    others: tuple[tuple[Mapping, int], ...] = ()
 
 
 class _Search:
@@ -95,6 +97,7 @@ class _Search:
         self.of_point = Counter[Point]()  # runs since one of the point was the best
         self.above = defaultdict[object, list[float]](list)  # cycles of a kind's candidates over their bounds, in order
         self.later: list[tuple[int, int, Point, BlockPlan]] = []
+        self.fastest: list[tuple[int, int, Mapping]] = []  # (cycles, run, mapping), in order
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = budget.words - shape.weight_words - params
@@ -197,6 +200,8 @@ class _Search:
             return  # bounds know of those partial sums alone that there are in any case
         cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
         insort(self.above[at.kind], cycles / bound)
+        insort(self.fastest, (cycles, self.runs, mapping))
+        del self.fastest[self.effort.local_starts :]
         if cycles < self.limit:
             self.limit = 0 if self.effort.first else cycles
             self.best, self.in_vain = Result(mapping, cycles), 0
@@ -300,7 +305,8 @@ def search(
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
     least = min(beyond, now.least(), ideal_cycles(shape, arch) if everything.some else NEVER)
     least = min(now.limit, max(least, streamed_cycles(shape, arch, budget)))
-    return replace(now.best, least=least, run=now.runs, bounded=now.bounded)
+    others = tuple((mapping, cycles) for cycles, _, mapping in now.fastest[1:])
+    return replace(now.best, least=least, run=now.runs, bounded=now.bounded, others=others)
 
 
 # (bound, cycles of all macro-instructions, combinations, number of one of them, plans that may be better; None: all)
