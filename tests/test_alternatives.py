@@ -41,7 +41,7 @@ def test_explain_best_of_each_dataflow_is_counted(
 ) -> None:
     """Each runs as the layer of a program; and on an array whose DMA takes no time, to speak of."""
     if "dram.words_per_cycle" in changed:  # a whole search takes 14 s; short ones wait for DRAM with the others, too
-        search_with(monkeypatch, replace(SHORT, local_moves=0))  # which leads to a mapping of no dataflow
+        search_with(monkeypatch, replace(SHORT, local_runs=0))  # which leads to a mapping of no dataflow
     arch = with_config(load_arch(preset), changed)
     (tmp_path / "given.toml").write_text(arch_text(arch))
     model = one_layer(tmp_path, *layer)

@@ -89,8 +89,22 @@ def test_a_mapping_is_improved(name: str) -> None:
     better = improved(case.shape, case.arch, case.budget, Result(mapping, cycles, least=cycles - 1), USUAL)
     assert better.cycles <= fewer, text(better.mapping, case.shape.sizes)
     assert case.cycles(better.mapping) == better.cycles == better.least
-    one = improved(case.shape, case.arch, case.budget, Result(mapping, cycles), replace(USUAL, local_moves=0))
+    one = improved(case.shape, case.arch, case.budget, Result(mapping, cycles), replace(USUAL, local_runs=0))
     assert one == Result(mapping, cycles)
+
+
+def test_several_mappings_are_improved() -> None:
+    """The best one leads nowhere, the same with other blocks outside does."""
+    case, inside = small("dw3_8.4x4"), "weight@rf*2 > w'':3 > ifmap@rf*2 > {w''' > s > r}"
+    stages = "output@glb*2 > ifmap@glb*2 > [k'':2||2@rows h''||2@rows k'''||2@cols w':7||2@cols]"
+    first, second = (
+        parse(f"weight@glb > params@glb > {blocks} > {stages} > {inside}", case.shape.sizes)
+        for blocks in ("k':4 > h':2", "h':2 > k':4")
+    )
+    known = Result(first, 1600, others=((second, 1600),))
+    assert case.cycles(first) == case.cycles(second) == known.cycles
+    one, two = (improved(case.shape, case.arch, case.budget, known, USUAL, starts).cycles for starts in (1, 2))
+    assert one == 1600 and two <= 1320
 
 
 @pytest.mark.usefixtures("short_searches")
@@ -133,11 +147,12 @@ def test_what_fits_is_lowered(number: int) -> None:
 def test_a_search_is_improved_where_its_bound_is_far() -> None:
     """Not a search for a dataflow, which has its form. `least` stays that of the space."""
     case = small("conv3_s2.8x8")
-    task = SearchTask(case.shape, case.arch, case.budget, effort=replace(FEW, local_moves=0))
+    task = SearchTask(case.shape, case.arch, case.budget, effort=replace(FEW, local_runs=0))
     in_space, further = task.search(), replace(task, effort=FEW).search()
     assert in_space and further and further.cycles < 0.97 * in_space.cycles
     assert further.least == in_space.least and further.run > in_space.run
     near = replace(task, effort=replace(FEW, local_gap=in_space.cycles / in_space.least)).search()
     assert near == in_space
+    assert not further.others
     names = replace(task, dataflow="ws"), replace(task, dataflow="ws", effort=FEW)
     assert names[0].search() == names[1].search()

@@ -231,8 +231,8 @@ def test_a_front_saves_most_words() -> None:
 def test_a_search_goes_on_where_much_less_may_do() -> None:
     """The first search of this layer ends after few points, 23 % above what its space has (`Effort.gap`)."""
     shape, budget = convolution(16, 4, 16, 5), GlbBudget(600, STREAMED)
-    task = SearchTask(shape, load_arch("spatial-4x4"), budget, effort=Effort(local_moves=0))
-    short, usual = replace(task, effort=Effort(gap=1e9, local_moves=0)).search(), task.search()
+    task = SearchTask(shape, load_arch("spatial-4x4"), budget, effort=Effort(local_runs=0))
+    short, usual = replace(task, effort=Effort(gap=1e9, local_runs=0)).search(), task.search()
     assert short and usual and usual.least <= usual.cycles < 0.9 * short.cycles
 
 

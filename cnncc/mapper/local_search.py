@@ -27,9 +27,7 @@ PARTS = (2, 3, 4)  # into so many a new loop cuts what is around it
 TILES = (2, 4)  # or it takes so many of the tiles inside
 
 
-def improved(
-    shape: LayerShape, arch: Arch, budget: GlbBudget, best: Result, effort: Effort, starts: int = 1
-) -> Result:
+def improved(shape: LayerShape, arch: Arch, budget: GlbBudget, best: Result, effort: Effort, starts: int = 1) -> Result:
     """The best result, or one with fewer cycles. Its `least` is that of the space, and at most its cycles.
 
     starts: the number of mappings from which to go on: the best and the next ones.
@@ -37,10 +35,12 @@ def improved(
     params = best.mapping.glb_stages.get("params")
     if shape.per_position and params and params.depth:  # they come with the blocks
         return best
-    search = LocalSearch(shape, arch, budget)
-    known = ((best.mapping, best.cycles), *best.others)
-    ends = [search.descended(*each, effort.local_moves) for each in known[:starts]]
-    mapping, cycles = min(ends, key=lambda end: end[1])
+    search, mapping, cycles = LocalSearch(shape, arch, budget), best.mapping, best.cycles
+    for start in ((mapping, cycles), *best.others)[:starts]:
+        if search.runs >= effort.local_runs:
+            break
+        end = search.descended(*start)
+        mapping, cycles = min((mapping, cycles), end, key=lambda each: each[1])
     return replace(best, mapping=mapping, cycles=cycles, least=min(best.least, cycles), run=best.run + search.runs)
 
 
@@ -57,12 +57,9 @@ class LocalSearch:
             self.known[mapping] = self._run(mapping) if self._fits(mapping) else NEVER
         return self.known[mapping]
 
-    def descended(self, mapping: Mapping, cycles: int, moves: int) -> tuple[Mapping, int]:
-        """Where the fastest moves lead, so many at most, each to fewer cycles."""
-        for _ in range(moves):
-            other = min(dict.fromkeys(neighbours(mapping, self.shape)), key=self.cycles, default=mapping)
-            if self.cycles(other) >= cycles:
-                break
+    def descended(self, mapping: Mapping, cycles: int) -> tuple[Mapping, int]:
+        """Where moves lead of which each takes fewer cycles, the first that is found."""
+        while other := next((each for each in neighbours(mapping, self.shape) if self.cycles(each) < cycles), None):
             mapping, cycles = other, self.cycles(other)
         return mapping, cycles
 

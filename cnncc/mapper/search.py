@@ -11,7 +11,7 @@ import heapq
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
@@ -72,7 +72,7 @@ class Result:
     bounded: int = 0
     tight: bool = False
     front: tuple[Tradeoff, ...] = ()
-    others: tuple[tuple[Mapping, int], ...] = ()
+    others: tuple[tuple[Mapping, int], ...] = field(default=(), compare=False)
 
 
 class _Search:
