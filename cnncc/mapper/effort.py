@@ -102,7 +102,7 @@ class Effort:
     fewer cycles, in three times the seconds; with 16 in seven times.
     """
 
-    local_gap: float = 1.02
+    local_gap: float = 1.05
     """Times `least`: a mapping above it is improved by a local search (LOCAL-1). Nearer to it none of 128 small layers
     gains more than 0.6 %.
     """
