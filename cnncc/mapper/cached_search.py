@@ -293,7 +293,8 @@ def _result(task: SearchTask, value: dict[str, object]) -> Result | None:
         Tradeoff(_mapping(task, written), int(cycles), float(cost))
         for written, cycles, cost in cast("Sequence[tuple[str, int, float]]", value["front"])
     )
-    return Result(_mapping(task, value["mapping"]), **counts, tight=value["tight"] is True, front=each)
+    cycles, least, run, bounded = counts.values()
+    return Result(_mapping(task, value["mapping"]), cycles, least, run, bounded, value["tight"] is True, each)
 
 
 def _mapping(task: SearchTask, written: object) -> Mapping:
