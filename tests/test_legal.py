@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
+from cnncc.dialects._mapping_text import parse
 from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.legal import is_legal
+from cnncc.model.legal import fits_array, has_few_bodies, has_tokens, is_legal, loads_are_even
 
 
 def test_as_many_loops_in_time_as_registers_are_legal() -> None:
@@ -16,3 +22,86 @@ def test_as_many_loops_in_time_as_registers_are_legal() -> None:
     rest = (Loop("h", 1, "rows"), Loop("c", 1, keep=True), Loop("w", 1, keep=True))
     assert is_legal(shape, Mapping((*halved[1:], *rest)), residual=False)
     assert not is_legal(shape, Mapping((*halved, *rest)), residual=False)
+
+
+SHAPE = LayerShape("mac", Sizes(1, 10, 8, 12, 6, 1, 1), Window((1, 1)), 0, 12, 6)
+ARRAY = load_arch("spatial-4x4")
+BOX = "weight@rf*2 > ifmap@rf*2 > {h > w > c > k}"
+
+
+def mapped(text: str) -> Mapping:
+    """A mapping of SHAPE: its loops and stages outside the box, whose loops have two marks each."""
+    return parse(text, SHAPE.sizes)
+
+
+@pytest.mark.parametrize(
+    ("stages", "orders"),
+    [
+        ("h':2 > output@glb*2 > residual@glb*2 > ifmap@glb*2", True),
+        ("output@glb*2 > h':2 > residual@glb*2 > ifmap@glb*2", False),
+        ("h':2 > output@glb > residual@glb*2 > ifmap@glb*2", False),
+        ("h':2 > output@glb*2 > residual@glb > ifmap@glb*2", True),
+        ("output@glb > h':2 > ifmap@glb*2", True),
+        ("output@glb > h':2 > ifmap@glb", False),
+        ("ifmap@glb > h':2 > output@glb", True),
+        ("h':2 > residual@glb > ifmap@glb*2", True),
+        ("residual@glb > h':2 > ifmap@glb*2", False),
+        ("h':2 > residual@glb*2 > ifmap@glb", False),
+        ("h':2 > c':4 > ifmap@glb*2", True),
+        ("h':2 > c':4 > ifmap@glb", False),
+        ("h':2 > output@glb > c':4 > ifmap@glb*2", True),
+    ],
+)
+def test_tokens_order_stages_that_stand_in_some_places(stages: str, orders: bool) -> None:
+    h, c = ("h''" if "h'" in stages else "h"), ("c''" if "c'" in stages else "c")
+    box = BOX.replace("h >", f"{h} >").replace("c >", f"{c} >")
+    assert has_tokens(mapped(f"weight@glb > {stages} > {box}")) == orders
+
+
+def test_few_copies_of_bodies() -> None:
+    """100 is peeled into 13 sevens, one, and a rest of 2; 7 into 2, 1 and a rest: 7 copies, of three dims 343."""
+    shape = LayerShape("mac", Sizes(1, 100, 2, 100, 100, 1, 1), Window((1, 1)), 0, 100, 100)
+    around = "weight@glb > h':7 > w':7 > k':7 > h'':2 > w'':2 > k'':2"
+    box = "weight@rf*2 > ifmap@rf*2 > {h''' > w''' > c > k'''}"
+    assert has_few_bodies(shape, parse(f"{around} > ifmap@glb > {box}", shape.sizes))
+    assert not has_few_bodies(shape, parse(f"{around} > ifmap@glb*2 > {box}", shape.sizes))
+
+
+@pytest.mark.parametrize(
+    ("loops", "fits"),
+    [
+        ("[h':3||4@rows k':3||4@cols] > weight@rf*2 > ifmap@rf*2 > {h'' > w > c > k''}", False),  # 18 pixels
+        ("w':5 > [h':3||4@rows k':3||4@cols] > weight@rf*2 > c':3 > ifmap@rf*2 > {h'' > w'' > c'' > k''}", False),
+        ("w':4 > [h':3||4@rows k':3||4@cols] > weight@rf*2 > c':4 > ifmap@rf*2 > {h'' > w'' > c'' > k''}", False),
+        ("w':4 > [h':3||4@rows k':5||2@cols] > weight@rf*2 > c':4 > ifmap@rf*2 > {h'' > w'' > c'' > k''}", False),
+        ("w':4 > h':4 > [h''||4@rows k':3||4@cols] > weight@rf*2 > c':4 > ifmap@rf*2 > {w'' > c'' > k''}", True),
+        ("w':4 > h':5 > [h''||5@rows k':3||4@cols] > weight@rf*2 > c':4 > ifmap@rf*2 > {w'' > c'' > k''}", False),
+    ],
+)
+def test_a_mapping_fits_an_array(loops: str, fits: bool) -> None:
+    """PEs on both axes, register files, and 16 pixels of a macro-instruction."""
+    assert fits_array(SHAPE, ARRAY, mapped(f"weight@glb > {loops}")) == fits
+
+
+@pytest.mark.parametrize(("w", "fits"), [(5, True), (6, False)])
+def test_a_macro_instruction_has_few_pixels(w: int, fits: bool) -> None:
+    """Whatever psums a PE has: 3 x 5 of them are not more than 16."""
+    arch = replace(ARRAY, pe=replace(ARRAY.pe, psum_words=64, ifmap_words=64))
+    around, column = (f"w':{w} > ", "w''") if w < 6 else ("", "w")
+    box = f"{{h'' > {column} > c'' > k''}}"
+    text = f"weight@glb > {around}[h':3||4@rows k':3||4@cols] > weight@rf*2 > c':2 > ifmap@rf*2 > {box}"
+    assert fits_array(SHAPE, arch, mapped(text)) == fits
+
+
+@pytest.mark.parametrize(("step", "pes", "even"), [(2, 4, True), (4, 2, True), (3, 3, False)])
+def test_loads_outside_loops_in_space_are_even(step: int, pes: int, even: bool) -> None:
+    """Eight channels on PEs, in equal parts or not."""
+    text = f"weight@glb > ifmap@rf*2 > c':{step}||{pes}@rows > weight@rf*2 > {{h > w > c'' > k}}"
+    assert loads_are_even(SHAPE, mapped(text)) == even
+
+
+@pytest.mark.parametrize(("step", "streamed", "legal"), [(5, "output", True), (4, "output", False), (4, "both", True)])
+def test_blocks_of_one_of_residual_and_output_are_equal(step: int, streamed: str, legal: bool) -> None:
+    residual = " > residual@glb" if streamed == "both" else ""
+    text = f"weight@glb > k':{step} > output@glb{residual} > weight@rf*2 > ifmap@rf*2 > {{h > w > c > k''}}"
+    assert is_legal(SHAPE, mapped(text), residual=True) == legal

@@ -13,12 +13,12 @@ from random_search import Case, case_of
 from test_random_search import LAYERS, STREAMED, check, start_of, tiny
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects._mapping import Mapping
+from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.local_search import LocalSearch, improved, neighbours
-from cnncc.mapper.search import Result, search
+from cnncc.mapper.search import ALL, Result, search
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
 
@@ -144,6 +144,53 @@ def test_what_fits_is_lowered(number: int) -> None:
         mapping = rng.choice([mapping, *others])
 
 
+def test_moves_keep_what_loops_and_stages_need() -> None:
+    """Loops over images stay outside, groups of channels whole, and new loops outside stages in register files."""
+    case = small("conv3_groups.8x8")
+    shape = replace(case.shape, sizes=replace(case.shape.sizes, n=2))
+    box = "weight@rf*2 > ifmap@rf*2 > {w'' > s > r > c > k''}"
+    mapping = parse(f"weight@glb > params@glb > n > k':4 > w':4 > h > ifmap@glb > output@glb > {box}", shape.sizes)
+    others = [other for other in neighbours(mapping, shape) if other != mapping]
+    assert all(not mapping_problem(other, shape.sizes, {"weight", "params", "ifmap", "output"}) for other in others)
+    assert {other.loops[:2] for other in others} == {mapping.loops[:2]}
+    assert min(stage.depth for other in others for stage in other.stages if stage.operand in ("ifmap", "output")) == 1
+
+
+def test_parameters_of_blocks_stay_with_them() -> None:
+    """Blocks of a pool that bring parameters for each position are left as they are; others are improved."""
+    case = small("sum3_s2.2x2")
+    written = (
+        "h':4 > params@glb*2 > output@glb*2 > ifmap@glb*2 > [h'':2||2@rows h'''||2@cols] > r > ifmap@rf*2 > {w > k > s}"
+    )
+    by_position = replace(case.shape, per_position=True)
+    slow = Result(parse(written, case.shape.sizes), ALL)
+    assert improved(by_position, case.arch, case.budget, slow, USUAL) is slow
+    slow = Result(parse(written.replace("h':4 > params@glb*2", "params@glb > h':4"), case.shape.sizes), ALL)
+    assert improved(case.shape, case.arch, case.budget, slow, USUAL).cycles < ALL
+
+
+@pytest.mark.parametrize(
+    ("stages", "fits"),
+    [
+        ("c':9||2@rows > weight@rf*2 > ifmap@rf*2", True),
+        ("ifmap@rf*2 > c':9||2@rows > weight@rf*2", False),
+    ],
+)
+def test_loads_bring_equal_parts(stages: str, fits: bool) -> None:
+    """Of 17 input channels the second row has 8: the ifmap comes inside this loop."""
+    case = case_of("conv1_prime", "4x4", is_large=True)
+    mapping = parse(f"weight@glb > params@glb > h > w':4 > k':4 > {stages} > {{w'' > c'' > k''}}", case.shape.sizes)
+    assert (local(case).cycles(mapping) < NEVER) == fits
+
+
+def test_lanes_stay_full() -> None:
+    """A loop around lanes takes no other steps."""
+    shape = small("conv3_8.8x8").shape
+    box = "weight@rf*2 > ifmap@rf*2 > {w'' > s > r > k > c'':2 > c'''||2@lanes}"
+    mapping = parse(f"weight@glb > params@glb > c':4 > w':4 > h > ifmap@glb*2 > {box}", shape.sizes)
+    assert {loop.step for other in neighbours(mapping, shape) for loop in other.loops if loop.dim == "c"} == {4, 2, 1}
+
+
 def test_a_search_is_improved_where_its_bound_is_far() -> None:
     """Not a search for a dataflow, which has its form. `least` stays that of the space."""
     case = small("conv3_s2.8x8")
@@ -151,8 +198,10 @@ def test_a_search_is_improved_where_its_bound_is_far() -> None:
     in_space, further = task.search(), replace(task, effort=FEW).search()
     assert in_space and further and further.cycles < 0.97 * in_space.cycles
     assert further.least == in_space.least and further.run > in_space.run
+    one = replace(task, effort=replace(FEW, local_starts=1)).search()
+    assert one and one.run < further.run
     near = replace(task, effort=replace(FEW, local_gap=in_space.cycles / in_space.least)).search()
-    assert near == in_space
-    assert not further.others
-    names = replace(task, dataflow="ws"), replace(task, dataflow="ws", effort=FEW)
-    assert names[0].search() == names[1].search()
+    assert near == in_space and not further.others
+    names = replace(task, dataflow="os"), replace(task, dataflow="os", effort=FEW)
+    results = [each.search() for each in names]
+    assert results[0] and results[0] == results[1]
