@@ -140,7 +140,9 @@ def test_what_fits_is_lowered(number: int) -> None:
         assert mapping
         others = reached(case, mapping)
         for other in others:
-            assert case.cycles(other) == local(case).cycles(other), text(other, shape.sizes)
+            cycles = local(case).cycles(other)
+            assert case.cycles(other) == cycles, text(other, shape.sizes)
+            assert local(case).is_below(other, cycles + 1) and not local(case).is_below(other, cycles)
         mapping = rng.choice([mapping, *others])
 
 

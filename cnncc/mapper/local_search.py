@@ -9,16 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil
+from math import ceil, prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import LANES, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage, extents
+from cnncc.dialects._mapping import DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage, extents
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.search import Result
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words, inside
-from cnncc.model.legal import fits_array, has_few_bodies, has_tokens, is_legal, loads_are_even
+from cnncc.model.legal import (
+    fits_array,
+    has_few_bodies,
+    has_tokens,
+    is_legal,
+    loads_are_even,
+    loops_in_space,
+)
 from cnncc.model.routes import Nest
 
 RESULTS, IMAGE = frozenset({"residual", "output"}), frozenset({"ifmap"})  # operands whose stages move together
@@ -59,9 +66,21 @@ class LocalSearch:
 
     def descended(self, mapping: Mapping, cycles: int) -> tuple[Mapping, int]:
         """Where moves lead of which each takes fewer cycles, the first that is found."""
-        while other := next((each for each in neighbours(mapping, self.shape) if self.cycles(each) < cycles), None):
+        while other := next((each for each in neighbours(mapping, self.shape) if self.is_below(each, cycles)), None):
             mapping, cycles = other, self.cycles(other)
         return mapping, cycles
+
+    def is_below(self, mapping: Mapping, cycles: int) -> bool:
+        """Whether a mapping takes fewer cycles. It is not run if its macro-instructions alone take as many."""
+        return self._busy_cycles(mapping) < cycles and self.cycles(mapping) < cycles
+
+    def _busy_cycles(self, mapping: Mapping) -> int:
+        """Cycles of all macro-instructions at least: their start and finish, and the operations shared by all PEs."""
+        pe, sizes, nest = self.arch.pe, self.shape.sizes, Nest(self.shape, mapping)
+        pes = prod(count for _, count in loops_in_space(self.shape, mapping))
+        return (
+            nest.trips(DIMS, len(nest.outer)) * (pe.start_cycles + pe.finish_cycles) + prod(vars(sizes).values()) // pes
+        )
 
     def _fits(self, mapping: Mapping) -> bool:
         shape, arch, residual = self.shape, self.arch, self.budget.residual
