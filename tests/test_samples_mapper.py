@@ -16,6 +16,7 @@ from networks.features import features
 from structure import Bound, Shape, bound
 
 from cnncc.arch.model import load_arch
+from cnncc.driver.pipeline import NONE
 from cnncc.errors import Refusal
 from cnncc.util import terminal
 
@@ -53,6 +54,11 @@ def test_depthwise_layers_have_a_line_of_their_own() -> None:
     assert text.startswith("mobilenet: 27 convolutions, ") and "its 13 depthwise layers: at most " in text
     rows = [line.split() for line in text.splitlines() if line.startswith("    conv") and "%" in line]
     assert len(rows) == 27 and all(float(row[3]) <= float(row[5]) for row in rows)
+
+
+def test_layers_run_one_after_the_other(tmp_path: Path) -> None:
+    """The bounds are of such programs. Layers of a group in strips have no cycles of their own, either."""
+    assert mapper.quantised("resnet20", 8, tmp_path).settings.groups == NONE
 
 
 def test_utilisation_is_wanted_where_something_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from cnncc.binary.counters import program_stats
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.driver.build import binary_of
-from cnncc.driver.pipeline import ASSIGN, TO_PROGRAMS, Compilation
+from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
@@ -108,7 +108,7 @@ def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise Refusal(made.stderr.strip().splitlines()[-1])
-    compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8", slack=0.0))
+    compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8", slack=0.0, groups=NONE))
     compilation.run_before(ASSIGN)
     return compilation
 
