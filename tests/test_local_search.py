@@ -25,7 +25,7 @@ from cnncc.model.layer_shape import GlbBudget
 RUN, DRAWN, STEPS = examples(8), examples(6), 2
 FEW = Effort(streamed_points=4, streamed_tiles=40, runs=4, patience=3, more=1)
 
-# The mapper's mapping of a layer in its space, what one or two moves make of it, and their cycles.
+# The mapper's mapping of a layer in its space, its cycles, those behind one or two moves, and what these do.
 IMPROVED = {
     "conv1_64.8x8": (
         "params@glb > k':32 > weight@glb > w > output@glb > ifmap@glb*2 > h':4 > c':16 > [c'':2||8@rows k'':4||8@cols] "
@@ -83,11 +83,11 @@ def reached(case: Case, mapping: Mapping) -> list[Mapping]:
 @pytest.mark.parametrize("name", IMPROVED)
 def test_a_mapping_is_improved(name: str) -> None:
     """The lowering takes the better mapping, too, and the model says the same cycles."""
-    case, (written, cycles, fewer, _) = small(name), IMPROVED[name]
+    case, (written, cycles, fewer, why) = small(name), IMPROVED[name]
     mapping = parse(written, case.shape.sizes)
     assert case.cycles(mapping) == cycles
     better = improved(case.shape, case.arch, case.budget, Result(mapping, cycles, least=cycles - 1), USUAL)
-    assert better.cycles <= fewer, text(better.mapping, case.shape.sizes)
+    assert better.cycles <= fewer, f"{why}: {text(better.mapping, case.shape.sizes)}"
     assert case.cycles(better.mapping) == better.cycles == better.least
     one = improved(case.shape, case.arch, case.budget, Result(mapping, cycles), replace(USUAL, local_runs=0))
     assert one == Result(mapping, cycles)

@@ -40,9 +40,8 @@ from cnncc.mapper.space import BlockPlan, Form, Point, forms_of, mapping_of, num
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
-from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
-from cnncc.model.legal import fits_register_files, is_legal
-from cnncc.model.routes import Nest
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.legal import fits_glb, fits_register_files, is_legal
 
 
 class _Points(NamedTuple):
@@ -316,8 +315,7 @@ class _Front:
         residual = self.budget.residual
         if not (is_legal(self.shape, mapping, residual) and fits_register_files(self.shape, self.arch, mapping)):
             return None
-        partial = Nest(self.shape, mapping).has_partial_sums()
-        if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
+        if not fits_glb(self.shape, self.arch, mapping, self.budget.words):
             return None
         layer = LayerPlan("", self.shape, mapping, residual, PREFETCHED)
         cost = cost_of(self.shape, mapping, self.arch, residual, self.costs)

@@ -1,7 +1,8 @@
 """A local search beyond the space: from a mapping on to faster ones with other blocks in the GLB (LOCAL-1). No IR.
 
 The space has blocks of one size for all operands that are streamed. Here their stages move one by one, and the loops
-around these change. Loops in space, stages in register files, and those of weights and parameters stay as they are.
+around these change. The ifmap may come into register files before weights. Loops in space, and the stages of weights
+and parameters, stay as they are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage, extents
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.search import Result
+from cnncc.mapper.space import without_single_trips
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
-from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words, inside
+from cnncc.model.layer_shape import GlbBudget, LayerShape, inside
 from cnncc.model.legal import (
     fits_array,
+    fits_glb,
     has_few_bodies,
     has_tokens,
     is_legal,
@@ -88,8 +91,7 @@ class LocalSearch:
             return False
         if not (fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)):
             return False
-        partial = Nest(shape, mapping).has_partial_sums()
-        return buffer_words(shape, arch, mapping, partial) <= self.budget.words
+        return fits_glb(shape, arch, mapping, self.budget.words)
 
     def _run(self, mapping: Mapping) -> int:
         self.runs += 1
@@ -102,6 +104,7 @@ def neighbours(mapping: Mapping, shape: LayerShape) -> Iterator[Mapping]:
     Example, with ifmap and output streamed: h':4 > w':8 > output@glb*2 > ifmap@glb*2 > …
 
         a stage moves      h':4 > output@glb > w':8 > ifmap@glb*2 > …
+        the ifmap first    … > ifmap@rf*2 > k||4@cols > weight@rf*2 > {…}
         a loop's step      h':4 > w':7 > output@glb*2 > ifmap@glb*2 > …
         a loop more        h':4 > w':16 > output@glb*2 > w'':8 > ifmap@glb*2 > …
     """
@@ -121,7 +124,7 @@ def _stages_moved(mapping: Mapping, blocks: int, sizes: Sizes) -> Iterator[Mappi
         if not moved & mapping.glb_stages.keys():
             continue
         for depth, buffers in product(range(images, last + 1), (1, 2)):
-            yield _mapping(mapping.loops, [
+            yield without_single_trips(mapping.loops, [
                 replace(stage, depth=depth, buffers=buffers) if _is_of(stage, moved) else stage
                 for stage in mapping.stages
             ], sizes)  # fmt: skip
@@ -137,7 +140,7 @@ def _image_first(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
     while outside and mapping.loops[outside - 1].on:
         outside -= 1
     if depths.get("weight") == depth:
-        yield _mapping(mapping.loops, [
+        yield without_single_trips(mapping.loops, [
             replace(stage, depth=outside) if (stage.operand, stage.memory) == ("ifmap", "rf") else stage
             for stage in mapping.stages
         ], sizes)  # fmt: skip
@@ -155,7 +158,9 @@ def _steps_changed(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> It
         below = [step for step in ordered if step < loop.step][-NEAR:]
         above = [step for step in ordered if step > loop.step][:NEAR]
         for step in (*below, *above):
-            yield _mapping([*loops[:depth], replace(loop, step=step), *loops[depth + 1 :]], mapping.stages, sizes)
+            yield without_single_trips(
+                [*loops[:depth], replace(loop, step=step), *loops[depth + 1 :]], mapping.stages, sizes
+            )
 
 
 def _loops_added(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> Iterator[Mapping]:
@@ -168,7 +173,7 @@ def _loops_added(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> Iter
         standing = [stage for stage in moved if stage.depth == depth]
         for step in sorted(step for step in steps if inner < step < extent):
             for inside_it in (standing, *([stage] for stage in standing if len(standing) > 1), []):
-                yield _mapping([*loops[:depth], Loop(dim, step), *loops[depth:]], [
+                yield without_single_trips([*loops[:depth], Loop(dim, step), *loops[depth:]], [
                     replace(stage, depth=stage.depth + 1)
                     if stage.depth > depth or (stage.depth == depth and (stage.memory == "rf" or stage in inside_it))
                     else stage
@@ -183,11 +188,3 @@ def _tile(loops: Sequence[Loop], dim: str) -> int:
 
 def _is_of(stage: Stage, operands: frozenset[str]) -> bool:
     return stage.memory == "glb" and stage.operand in operands
-
-
-def _mapping(loops: Sequence[Loop], stages: Sequence[Stage], sizes: Sizes) -> Mapping:
-    """A mapping without loops that run once, its stages in order."""
-    runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, tuple(loops)), strict=True)]
-    placed = [replace(stage, depth=sum(runs[: stage.depth])) for stage in stages]
-    placed.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
-    return Mapping(tuple(loop for loop, there in zip(loops, runs, strict=True) if there), tuple(placed))

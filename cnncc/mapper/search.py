@@ -38,9 +38,8 @@ from cnncc.mapper.space import (
 )
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
-from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
-from cnncc.model.legal import fits_register_files, is_legal
-from cnncc.model.routes import Nest
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.legal import fits_glb, fits_register_files, is_legal
 
 ALL = 1 << 39  # more cycles than any layer takes
 
@@ -57,7 +56,7 @@ class Tradeoff(NamedTuple):
 class Result:
     """The best mapping that was found, its cycles, and what is known of all others.
 
-    - least: no mapping of the space takes fewer cycles. If least = cycles, this mapping is the best.
+    - least: no mapping of the space takes fewer cycles. If least = cycles, none of them is better than this one.
     - bounded: the number of candidates with a bound
     - run: the number of candidates that were run on the model
     - tight: whether the mapping was found in a tight budget (SPACE-13)
@@ -195,8 +194,7 @@ class _Search:
         self.families.add(family)
         self.of_point[at] += 1
         self.runs += 1
-        partial = Nest(self.shape, mapping).has_partial_sums()
-        if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
+        if not fits_glb(self.shape, self.arch, mapping, self.budget.words):
             return  # bounds know of those partial sums alone that there are in any case
         cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
         insort(self.above[at.kind], cycles / bound)

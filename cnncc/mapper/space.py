@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
-from cnncc.dialects._mapping import Loop, Mapping, Stage
+from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage, extents
 from cnncc.mapper.arrays import Counts, Flags
 from cnncc.mapper.boxes import boxes, has_rows
 from cnncc.model.layer_shape import LayerShape
@@ -263,22 +263,27 @@ def _clipped(
     shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[tuple[str, str, int]], plan: BlockPlan
 ) -> Mapping:
     left = dict(vars(shape.sizes))
-    running: list[Loop | None] = []
+    clipped: list[Loop] = []
     for loop in loops:
-        step = min(loop.step, left[loop.dim])
-        running.append(Loop(loop.dim, step, loop.on, loop.keep) if step < left[loop.dim] else None)
-        left[loop.dim] = step
+        left[loop.dim] = min(loop.step, left[loop.dim])
+        clipped.append(Loop(loop.dim, left[loop.dim], loop.on, loop.keep))
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     in_glb = {"weight": plan.weight_buffers, **dict(plan.streamed)}
     if plan.params_in_slices:
         in_glb["params"] = in_glb.get("ifmap", 1) if shape.per_position else plan.weight_buffers
     staged: list[Stage] = []
     for operand, memory, place in stages:
-        depth = sum(loop is not None for loop in running[:place])
         buffers = halves[operand] if memory == "rf" else in_glb.get(operand, 1)
-        staged.append(Stage(operand, memory, depth, buffers))
-    staged.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
-    return Mapping(tuple(loop for loop in running if loop is not None), tuple(staged))
+        staged.append(Stage(operand, memory, place, buffers))
+    return without_single_trips(clipped, staged, shape.sizes)
+
+
+def without_single_trips(loops: Sequence[Loop], stages: Sequence[Stage], sizes: Sizes) -> Mapping:
+    """A mapping without the loops that run once, its stages in order. The depth of a stage counts these, too."""
+    runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, tuple(loops)), strict=True)]
+    placed = [replace(stage, depth=sum(runs[: stage.depth])) for stage in stages]
+    placed.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
+    return Mapping(tuple(loop for loop, there in zip(loops, runs, strict=True) if there), tuple(placed))
 
 
 def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[Loop], dict[str, int]]:

@@ -9,7 +9,7 @@ from math import prod
 from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, extents
 from cnncc.errors import Refusal
-from cnncc.model.layer_shape import LayerShape, whole
+from cnncc.model.layer_shape import LayerShape, buffer_words, whole
 from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
 from cnncc.model.register_files import file_words, held_extents
 from cnncc.model.routes import Nest
@@ -55,6 +55,11 @@ def fits_array(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
     held = held_extents(shape, outer, len(outer))
     words = file_words(shape, arch, mapping.loops, mapping.stages)
     return held["h"] * held["w"] <= arch.pe.max_pixels and all(words[key] <= getattr(arch.pe, key) for key in words)
+
+
+def fits_glb(shape: LayerShape, arch: Arch, mapping: Mapping, words: int) -> bool:
+    """Whether all buffers, and the partial sums if there are any, take at most so many words."""
+    return buffer_words(shape, arch, mapping, Nest(shape, mapping).has_partial_sums()) <= words
 
 
 def loops_in_space(shape: LayerShape, mapping: Mapping) -> list[tuple[Loop, int]]:
