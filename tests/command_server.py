@@ -14,6 +14,7 @@ pytest, a command imports all modules of the copy anew.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -113,6 +114,8 @@ def serve(listening: socket.socket) -> None:
         factory()
     cached_search.ALONE_S = 3600.0  # other tests have the other processors
     known = _listed(Path.cwd())
+    gc.collect()
+    gc.freeze()  # commands, which are forked, need not look at it
     while True:
         connection, _ = listening.accept()
         if os.fork() == 0:

@@ -42,6 +42,8 @@ def candidates(
         if not (fitting := possible & buffers.fit).any():
             continue
         least = np.maximum(array, transfers.least(stage, buffers))
+        if not budget.prefetched:
+            least = least + stage.buffer // arch.dram.words_per_cycle
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))

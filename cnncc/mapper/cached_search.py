@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
@@ -102,13 +103,15 @@ class SearchTask:
         """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
+        if not self.budget.prefetched and self.effort.gap < inf:
+            return replace(self, effort=self.effort.of_first_layer())._fastest()
         best = self._in_both_budgets()
         if best is None or self.effort.first or self._has_everything():
             return best
         best = self._longer(best) if self.budget.streamed and self._is_far(best) else best
         if self.dataflow or best.cycles <= self.effort.local_gap * best.least:
             return best
-        starts = self.effort.local_starts if self._is_far(best) else 1
+        starts = 1 if self.budget.prefetched and not self._is_far(best) else self.effort.local_starts
         return improved(self.shape, self.arch, self.budget, best, self.effort, starts)
 
     def _longer(self, best: Result) -> Result:
@@ -154,9 +157,10 @@ class SearchTask:
         return has_lanes and best.cycles > self.effort.form_gap * best.least
 
     def _has_everything(self) -> bool:
-        """Whether all weights and parameters lie in the GLB, and nothing is streamed."""
+        """Whether all weights and parameters lie in the GLB when the layer starts, and nothing is streamed."""
         return (
             not self.budget.streamed
+            and self.budget.prefetched
             and self.shape.weight_words + params_words(self.shape, self.arch) <= self.budget.words
         )
 

@@ -39,7 +39,7 @@ from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import BlockPlan, Form, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import fits_glb, fits_register_files, is_legal
 
@@ -317,6 +317,5 @@ class _Front:
             return None
         if not fits_glb(self.shape, self.arch, mapping, self.budget.words):
             return None
-        layer = LayerPlan("", self.shape, mapping, residual, PREFETCHED)
         cost = cost_of(self.shape, mapping, self.arch, residual, self.costs)
-        return Tradeoff(mapping, layer_cycles(layer, self.arch), cost)
+        return Tradeoff(mapping, layer_cycles(plan_in(self.budget, self.shape, mapping), self.arch), cost)

@@ -18,7 +18,7 @@ from cnncc.mapper.effort import Effort
 from cnncc.mapper.search import Result
 from cnncc.mapper.space import without_single_trips
 from cnncc.mapper.transfer_bound import NEVER
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape, inside
 from cnncc.model.legal import (
     fits_array,
@@ -95,7 +95,7 @@ class LocalSearch:
 
     def _run(self, mapping: Mapping) -> int:
         self.runs += 1
-        return layer_cycles(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
+        return layer_cycles(plan_in(self.budget, self.shape, mapping), self.arch)
 
 
 def neighbours(mapping: Mapping, shape: LayerShape) -> Iterator[Mapping]:

@@ -37,7 +37,7 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import fits_glb, fits_register_files, is_legal
 
@@ -105,7 +105,8 @@ class _Search:
         self.turned = effort.turned or self.exact or not self.is_square
         self.most_points = effort.streamed_points if budget.streamed else effort.points
         self.most_tiles = effort.streamed_tiles if budget.streamed else effort.tiles
-        self.whole = whole if not budget.streamed and left >= 0 else None  # then there is no other plan
+        nothing_comes = not budget.streamed and budget.prefetched
+        self.whole = whole if nothing_comes and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_sum * shape.results
 
     def add(self, least: int, compute: int, at: Point, cells: Cells | None) -> None:
@@ -196,7 +197,7 @@ class _Search:
         self.runs += 1
         if not fits_glb(self.shape, self.arch, mapping, self.budget.words):
             return  # bounds know of those partial sums alone that there are in any case
-        cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
+        cycles = layer_cycles(plan_in(self.budget, self.shape, mapping), self.arch)
         insort(self.above[at.kind], cycles / bound)
         insort(self.fastest, (cycles, self.runs, mapping))
         del self.fastest[self.effort.local_starts :]

@@ -17,7 +17,7 @@ from cnncc.model.causes import stalls
 from cnncc.model.descriptors import own_cycles
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import StripeTokens
-from cnncc.model.layer_shape import LayerShape, whole
+from cnncc.model.layer_shape import GlbBudget, LayerShape, whole
 from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
 from cnncc.model.occupancy import Engines, SpatialLoop
 from cnncc.model.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
@@ -69,6 +69,11 @@ class LayerPlan:
     drains: bool = True
     rings: frozenset[str] = frozenset()
     first: int = 0
+
+
+def plan_in(budget: GlbBudget, shape: LayerShape, mapping: Mapping) -> LayerPlan:
+    """A layer by itself, with a mapping in a GLB budget."""
+    return LayerPlan("", shape, mapping, budget.residual, PREFETCHED if budget.prefetched else frozenset())
 
 
 def machine(arch: Arch) -> TimelineMachine:

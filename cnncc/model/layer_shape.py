@@ -26,12 +26,15 @@ class GlbBudget:
       The others are resident, outside of `words`.
     - residual: whether the layer reads one.
     - tight: whether one buffer may stand where two do not fit, and parameters may come in slices (SPACE-13).
+    - prefetched: whether the first weights and parameters are there when the layer starts. Those of a network's first
+      layer are not.
     """
 
     words: int
     streamed: frozenset[str] = frozenset()
     residual: bool = False
     tight: bool = False
+    prefetched: bool = True
 
 
 @dataclass(frozen=True)

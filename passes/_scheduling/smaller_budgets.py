@@ -22,9 +22,6 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-# The same for the first layer, none of whose weights come before it. With 8 alone one of 120 x 84 on 4 x 4 PEs takes
-# 1,861 cycles for 1,590.
-FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def try_smaller_budgets(tried: Sequence[LayerCandidates], candidates: Candidates
     - of the next layer, if a layer loads slices: they leave less time for its weights
     - of a layer with half of its budget, if the first trial does not win half of its wait
     """
-    seen = set[tuple[int, int]]()
+    seen = set[tuple[int, GlbBudget]]()
     pairs = set(range(-1, len(tried) - 1))  # by their first layer; -1: what comes before the first one
     while pairs:
         trials = [
@@ -87,8 +84,8 @@ def try_smaller_budgets(tried: Sequence[LayerCandidates], candidates: Candidates
             for i in sorted(pairs)
             for each in (_wanted(tried[i], tried[i + 1], i, candidates) if i >= 0 else _of_first(tried[0], candidates))
         ]
-        wanted = [(i, each) for i, each in trials if (i, each.budget.words) not in seen]
-        seen.update((i, each.budget.words) for i, each in wanted)
+        wanted = [(i, each) for i, each in trials if (i, each.budget) not in seen]
+        seen.update((i, each.budget) for i, each in wanted)
         candidates.search_ahead([each for _, each in wanted])
         pairs.clear()
         for i, each in wanted:
@@ -99,15 +96,13 @@ def try_smaller_budgets(tried: Sequence[LayerCandidates], candidates: Candidates
 
 
 def _of_first(first: LayerCandidates, candidates: Candidates) -> Iterator[tuple[int, WantedMapping]]:
-    """A candidate of the first layer with slices of its weights: then it waits for the first slice alone."""
+    """The mapping with which the first layer ends first, its weights being in DRAM when it starts."""
     plan = choice_of(first.layer, first.mappings[0], candidates.arch)
     if plan.plan is None or not candidates.is_searched(first.layer):
         return
     cycles = _cycles(plan, candidates.arch)
-    waits = layer_cycles(plan.plan, candidates.arch) - cycles
-    for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // PART):
-        if words:
-            yield 0, WantedMapping(first.layer, replace(first.budget, words=words), cycles + waits)
+    if layer_cycles(plan.plan, candidates.arch) - cycles > cycles // PART:
+        yield 0, WantedMapping(first.layer, replace(first.budget, prefetched=False))
 
 
 def _wanted(
