@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -268,12 +268,16 @@ def test_cli_process_says_one_line(folder: Path) -> None:
     assert found.stderr.count("\n") == 1
 
 
-def test_cli_process_with_a_closed_pipe(folder: Path) -> None:
-    args = [*CNNCC, "compile", str(LENET), "--batch", "1", "--dataflow", "rs", "--emit", "asm"]
-    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+@pytest.mark.parametrize("command", [
+    ("compile", str(LENET), "--batch", "1", "--dataflow", "rs", "--emit", "asm"),
+    ("opt", "long.mlir"),  # it fills a buffer before all is printed
+])  # fmt: skip
+def test_cli_process_with_a_closed_pipe(command: Sequence[str], folder: Path) -> None:
+    (folder / "long.mlir").write_text("".join(f"func.func @f{i}() {{ func.return }}\n" for i in range(400)))
+    with subprocess.Popen(
+        [*CNNCC, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()  # long before anything is printed
-        said = process.stderr.read()
-    assert "Traceback" not in said
-    assert "defect" not in said
+        assert process.stderr.read() == ""
