@@ -255,6 +255,8 @@ WRITTEN = [
                           "{w'' > s > r > k''}"),
     (Case(c=5, k=7), "h':4 > w':4 > c':2 > [h''||4@rows w''||4@cols] > ifmap@rf*2 > k':2 > weight@rf*2 > "
                      "{s > c'' > r > k''}"),
+    # Some taps of a window in a PE at a time, and the others after them.
+    (Case(c=5, k=7), "h':4 > w':4 > [h''||4@rows w''||4@cols] > c > r':2 > s':2 > {s'' > r'' > k}"),
     # Depthwise, with several channels in a PE.
     (Case(c=1, k=6, group="each"), "k':4 > h':4 > w':4 > [h''||4@rows w''||4@cols] > {k'' > s > r}"),
     # Pixels of one macro-instruction whose windows share columns that lie apart.
