@@ -75,6 +75,8 @@ def try_smaller_budgets(tried: Sequence[LayerCandidates], candidates: Candidates
 
     - of the next layer, if a layer loads slices: they leave less time for its weights
     - of a layer with half of its budget, if the first trial does not win half of its wait
+
+    The first layer, before which nothing is prefetched, is searched as its weights come.
     """
     seen = set[tuple[int, GlbBudget]]()
     pairs = set(range(-1, len(tried) - 1))  # by their first layer; -1: what comes before the first one
