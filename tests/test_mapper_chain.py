@@ -213,6 +213,15 @@ def test_inputs_and_results_that_fit_are_streamed(monkeypatch: pytest.MonkeyPatc
     assert streamed < 0.9 * predicted(model, arch)
 
 
+def test_no_larger_glb_makes_a_first_layer_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CHAIN-1. The weights take 10,080 words."""
+    search_with(monkeypatch, Effort(front_tiles=0))
+    model, small = one_layer(tmp_path, "Gemm"), replace(ARCH, rows=3, cols=2)
+    arrays = [replace(small, glb=replace(small.glb, words=words)) for words in (3_428, 8_192, 65_536)]
+    cycles = [predicted(model, arch) for arch in arrays]
+    assert cycles == sorted(cycles, reverse=True)
+
+
 def test_results_that_take_much_of_the_glb_are_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """CHAIN-3. 3,780 words of 14,700; the copy takes 536 cycles of about 240,000. The layer has more room without."""
     search_with(monkeypatch, Effort(front_tiles=0))

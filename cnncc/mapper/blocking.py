@@ -42,7 +42,7 @@ def candidates(
         if not (fitting := possible & buffers.fit).any():
             continue
         least = np.maximum(array, transfers.least(stage, buffers))
-        if not budget.prefetched:
+        if not budget.prefetched:  # the array waits for the first slice; this is for the order, and proves nothing
             least = least + stage.buffer // arch.dram.words_per_cycle
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):

@@ -103,7 +103,7 @@ class SearchTask:
         """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
-        if not self.budget.prefetched and self.effort.gap < inf:
+        if not self.budget.prefetched and self.effort.gap < inf:  # CHAIN-1: one search, which takes no second try
             return replace(self, effort=self.effort.of_first_layer())._fastest()
         best = self._in_both_budgets()
         if best is None or self.effort.first or self._has_everything():
