@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +96,7 @@ class _Search:
         self.of_point = Counter[Point]()  # runs since one of the point was the best
         self.above = defaultdict[object, list[float]](list)  # cycles of a kind's candidates over their bounds, in order
         self.later: list[tuple[int, int, Point, BlockPlan]] = []
-        self.fastest: list[tuple[int, int, Mapping]] = []  # (cycles, run, mapping), in order
+        self.fastest = defaultdict[object, list[tuple[int, int, Mapping]]](list)  # of a kind: cycles, run, mapping
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = budget.words - shape.weight_words - params
@@ -199,8 +199,8 @@ class _Search:
             return  # bounds know of those partial sums alone that there are in any case
         cycles = layer_cycles(plan_in(self.budget, self.shape, mapping), self.arch)
         insort(self.above[at.kind], cycles / bound)
-        insort(self.fastest, (cycles, self.runs, mapping))
-        del self.fastest[self.effort.local_starts :]
+        insort(self.fastest[at.kind], (cycles, self.runs, mapping))
+        del self.fastest[at.kind][self.effort.local_alike :]
         if cycles < self.limit:
             self.limit = 0 if self.effort.first else cycles
             self.best, self.in_vain = Result(mapping, cycles), 0
@@ -304,7 +304,7 @@ def search(
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
     least = min(beyond, now.least(), ideal_cycles(shape, arch) if everything.some else NEVER)
     least = min(now.limit, max(least, streamed_cycles(shape, arch, budget)))
-    others = tuple((mapping, cycles) for cycles, _, mapping in now.fastest[1:])
+    others = tuple((mapping, cycles) for cycles, _, mapping in sorted(chain(*now.fastest.values()))[1:])
     return replace(now.best, least=least, run=now.runs, bounded=now.bounded, others=others)
 
 
