@@ -28,6 +28,7 @@ from cnncc.mapper import cached_search
 from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead, searched
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import Result, search
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
 from cnncc.util.progress import Progress, silent
@@ -88,6 +89,17 @@ def test_has_mapping_where_a_search_finds_one(streamed: tuple[str, ...], monkeyp
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [(), ("ifmap",), ("ifmap", "output")])
+def test_a_first_layer_is_searched_as_its_weights_come(streamed: tuple[str, ...]) -> None:
+    """CHAIN-1. With 1,728 weights in DRAM; all of them have room."""
+    shape, budget = conv(24, 8, 14), GlbBudget(6000, frozenset(streamed))
+    task = SearchTask(shape, ARCH, budget, effort=SHORT)
+    usual, first = task.search(), replace(task, budget=replace(budget, prefetched=False)).search()
+    assert usual and first
+    late = [layer_cycles(LayerPlan("", shape, each.mapping), ARCH) for each in (usual, first)]
+    assert usual.cycles < first.cycles == late[1] < late[0]
 
 
 def test_searched_finds_on_disk_what_it_found_before(folder: Path, counted: list[LayerShape]) -> None:
@@ -238,6 +250,8 @@ def test_searched_tells_everything_apart_that_a_search_sees(monkeypatch: pytest.
         replace(task, budget=replace(ROOM, words=ROOM.words - 1)),
         replace(task, budget=replace(ROOM, streamed=frozenset({"ifmap", "output"}))),
         replace(task, budget=replace(ROOM, residual=True)),
+        replace(task, budget=replace(ROOM, tight=True)),
+        replace(task, budget=replace(ROOM, prefetched=False)),
         replace(task, dataflow="ws"),
         replace(task, effort=SHORT),
     ]
@@ -346,6 +360,7 @@ from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.effort import Effort
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 cached_search.ALONE_S = -1.0
