@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cnncc.mapper import cached_search
 from cnncc.mapper.effort import Effort
-from cnncc.passes._scheduling import residency
+from cnncc.passes._scheduling import residency, smaller_budgets
 
 if TYPE_CHECKING:
     import pytest
@@ -43,6 +43,7 @@ def search_first(setting: Setattr) -> None:
     """
     setting(cached_search, "USUAL", FEWEST)
     setting(residency, "END_PART", 0)
+    setting(smaller_budgets, "FIRST_SHARES", (8,))
     setting(os, "cpu_count", lambda: 1)
 
 

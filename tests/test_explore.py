@@ -26,6 +26,7 @@ from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, pre
 from cnncc.explore.array_grid import read_vary
 from cnncc.explore.evaluate import memory_bits
 from cnncc.explore.pareto import pareto
+from cnncc.passes._scheduling import smaller_budgets
 
 ROOT = Path(__file__).parents[1]
 MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--slack", 0)
@@ -35,6 +36,7 @@ MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--slack", 0)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short searches, for what is true of any mapping; of processes that `explore` starts they are as usual."""
     search_with(monkeypatch, SHORT_FRONTS)
+    monkeypatch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
