@@ -22,8 +22,8 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-# The same for a first layer that waits for less than 1 / LONG_PART of its cycles. A search as its weights come would be a
-# sixth of the time for the MNIST net on 16 x 16 PEs, and win nothing.
+# The same for a first layer that waits for less than 1 / LONG_PART of its cycles. A search as its weights come would be
+# a sixth of the time for the MNIST net on 16 x 16 PEs, and win nothing.
 FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)
 LONG_PART = 10
 
