@@ -22,9 +22,9 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-# The same for a first layer that waits for less than 1 / LONG_PART of its cycles. A search as its weights come would be
-# a sixth of the time for the MNIST net on 16 x 16 PEs, and win nothing.
-FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)
+FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)  # the same for the first layer, none of whose weights come before it
+# Of a first layer's cycles: if it waits for as much, it is searched as its weights come, too. With 20 this would be a
+# sixth of the time for the MNIST net on 16 x 16 PEs, and win nothing.
 LONG_PART = 10
 
 
@@ -110,7 +110,6 @@ def _of_first(first: LayerCandidates, candidates: Candidates) -> Iterator[tuple[
     waits = layer_cycles(plan.plan, candidates.arch) - cycles
     if waits * LONG_PART >= cycles:
         yield 0, WantedMapping(first.layer, replace(first.budget, prefetched=False))
-        return
     for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // PART):
         if words:
             yield 0, WantedMapping(first.layer, replace(first.budget, words=words), cycles + waits)
