@@ -260,8 +260,8 @@ def test_check_predicts_the_cycles_of_the_array(tmp_path: Path) -> None:
 
 def test_check_names_the_cause_of_idle_pes(tmp_path: Path) -> None:
     nodes = [
-        node("Conv", ["z", "w2"], ["b"], name="grouped", group=16),
         node("Conv", ["x", "w1"], ["a"], name="thin"),
+        node("Conv", ["z", "w2"], ["b"], name="grouped", group=16),
         node("GlobalAveragePool", ["b"], ["p"], name="pool"),
         node("Flatten", ["p"], ["f"]),
         node("Gemm", ["f", "w3"], ["y"], name="few"),

@@ -23,8 +23,8 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)  # the same for the first layer, none of whose weights come before it
-# Of a first layer's cycles: if it waits for as much, it is searched as its weights come, too. With 20 this would be a
-# sixth of the time for the MNIST net on 16 x 16 PEs, and win nothing.
+# Of a first layer's cycles: if it waits for as much beside a latency, it is searched as its weights come, too. With 20
+# this would be a sixth of the time for the MNIST net on 16 x 16 PEs, and win nothing.
 LONG_PART = 10
 
 
@@ -108,7 +108,7 @@ def _of_first(first: LayerCandidates, candidates: Candidates) -> Iterator[tuple[
         return
     cycles = _cycles(plan, candidates.arch)
     waits = layer_cycles(plan.plan, candidates.arch) - cycles
-    if waits * LONG_PART >= cycles:
+    if (waits - candidates.arch.dram.latency_cycles) * LONG_PART >= cycles:
         yield 0, WantedMapping(first.layer, replace(first.budget, prefetched=False))
     for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // PART):
         if words:

@@ -15,11 +15,11 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1
   // CHECK: nest.layer "mac" %x weights @w
   // 4 channels on rows, 4 rows of pixels on columns. A PE does a whole row of 5 pixels at a time, for one input channel.
   // Nothing comes before the first layer: its weights come in slices, while it computes.
-  // CHECK-SAME: mapping "params@glb > k':4 > h':4 > [k''||4@rows h''||4@cols] > c > weight@glb*2 > weight@rf*2 > ifmap@rf*2 > {w > s > r}" label "conv0"
+  // CHECK-SAME: mapping "params@glb > h':4 > k':4 > [k''||4@rows h''||4@cols] > c > weight@glb*2 > weight@rf*2 > ifmap@rf*2 > {w > s > r}" label "conv0"
   // NEST: then <bias = "b"> label "conv0"
   // NEST-NEXT: nest.stage params in glb buffers 1
-  // NEST-NEXT: nest.for k step 4 {
   // NEST-NEXT: nest.for h step 4 {
+  // NEST-NEXT: nest.for k step 4 {
   // NEST-NEXT: nest.par k on rows {
   // NEST-NEXT: nest.par h on cols {
   // NEST-NEXT: nest.for c {
