@@ -220,6 +220,10 @@ def test_no_larger_glb_makes_a_first_layer_slower(tmp_path: Path, monkeypatch: p
     arrays = [replace(small, glb=replace(small.glb, words=words)) for words in (3_428, 8_192, 65_536)]
     cycles = [predicted(model, arch) for arch in arrays]
     assert cycles == sorted(cycles, reverse=True)
+    monkeypatch.setattr(smaller_budgets, "LONG_PART", 0)
+    assert predicted(model, arrays[-1]) < 1.1 * cycles[-1]  # smaller budgets alone do nearly as well
+    monkeypatch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
+    assert 1.1 * cycles[-1] < predicted(model, arrays[-1])
 
 
 def test_results_that_take_much_of_the_glb_are_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.space import forms_of
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
+from cnncc.model.layer_schedule import LayerPlan, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import SCHEMES, TEXTS
 from cnncc.passes._scheduling.glb_words import stage_sizes
@@ -80,7 +80,7 @@ def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) ->
     shape, arch = layer_shape(layer), network.arch
     if shape.kind == "copy":
         return None
-    chosen = LayerPlan("", shape, mapping_in(layer), budget.residual, PREFETCHED)
+    chosen = plan_in(budget, shape, mapping_in(layer))
     counts, names = cycle_breakdown(chosen, arch), dict.fromkeys(form.name for form in forms_of(shape))
     search_ahead([SearchTask(shape, arch, budget, name) for name in names], progress)
     runners_up = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)
