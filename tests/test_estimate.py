@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_cases import CALIBRATION, LENET, done, invoke, refused
 from drawn import compiled_at_random
@@ -85,6 +86,14 @@ def with_one_tap_less(binary: Path, folder: Path) -> Path:
     assert planted != text
     (folder / "planted.s").write_text(planted)
     return folder / "planted.s"
+
+
+@pytest.mark.parametrize("times", [0.001, 1000])
+def test_estimate_does_not_depend_on_values(times: float, tmp_path: Path) -> None:
+    with np.load(CALIBRATION) as samples:
+        np.savez(tmp_path / "samples.npz", **{name: samples[name] * np.float32(times) for name in samples})
+    scaled = estimated(LENET, "--batch", 1, "--calibrate", tmp_path / "samples.npz")
+    assert scaled == estimated(LENET, *LENET_OPTIONS) == estimated(LENET, "--batch", 1)
 
 
 def test_estimate_does_not_read_instructions(tmp_path: Path) -> None:

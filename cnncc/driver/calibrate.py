@@ -67,7 +67,7 @@ def calibrate(
     ranges = seen.ranges(operand_bits, psum_bits)
     write_ranges(module, ranges)
     if data is None:
-        return ["calibrated with random inputs, not with data: give samples with --calibrate X.npz for useful results"]
+        return ["calibrated with random inputs: useful values need samples (--calibrate X.npz); cycles do not"]
     return _saturated(module, store, seen.beyond(ranges, operand_bits), feeds)
 
 
