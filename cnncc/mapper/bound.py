@@ -68,31 +68,32 @@ def parts_of(extent: int, chain: Chain, spread: bool, block: int = 0) -> LoopPar
     loops = [(on_rows, "rows")] * (rows > 1) + [(on_cols, "cols")] * (cols > 1)
     loops = [*loops, (time, "time")] if share else [(time, "time"), *loops]
     innermost = max((i for i, loop in enumerate(loops) if loop[1] != "time"), default=-1) if spread else -1
-    parts: list[LoopPart] = []
+    inside = [(extent, block or extent, LoopPart(1, 1, 1, 0, 1))]
+    for i, (step, axis) in enumerate(loops):
+        inside = [
+            (size, min(around, step), _inside(part, axis, count, (not number) if share else count))
+            for extent, around, part in inside
+            for number, (count, size) in enumerate(_bodies(extent, step, around if i == innermost else 0))
+        ]
+    return LoopParts(part._replace(held=held) for held, _, part in inside)
 
-    def walk(i: int, extent: int, around: int, part: LoopPart) -> None:
-        if i == len(loops):
-            parts.append(part._replace(held=extent))
-            return
-        step, axis = loops[i]
-        sets = max(1, around // step) if i == innermost else 1
-        full, rest = divmod(extent, step)
-        bodies = [(full, step)] * (full > 0)
-        if rest:
-            count = even_sets(rest, sets)
-            bodies.append((count, rest // count))
-        for number, (count, size) in enumerate(bodies):
-            if axis == "time":
-                pieces = part.pieces * ((number == 0) if share else count)
-                inside = part._replace(trips=part.trips * count, pieces=pieces)
-            elif axis == "rows":
-                inside = part._replace(rows=part.rows * count)
-            else:
-                inside = part._replace(cols=part.cols * count)
-            walk(i + 1, size, min(around, step), inside)
 
-    walk(0, extent, block or extent, LoopPart(1, 1, 1, 0, 1))
-    return LoopParts(parts)
+def _bodies(extent: int, step: int, around: int) -> list[tuple[int, int]]:
+    """(iterations, indices of each) of a loop's pieces. around: the extent whose rest several sets share, or 0."""
+    full, rest = divmod(extent, step)
+    count = even_sets(rest, max(1, around // step)) if rest else 0
+    return [(full, step)] * (full > 0) + ([(count, rest // count)] if rest else [])
+
+
+def _inside(part: LoopPart, axis: str, count: int, pieces: int) -> LoopPart:
+    """The part inside `count` iterations of a loop in time (`pieces` of them count as such), or over so many PEs."""
+    match axis:
+        case "rows":
+            return part._replace(rows=part.rows * count)
+        case "cols":
+            return part._replace(cols=part.cols * count)
+        case _:
+            return part._replace(trips=part.trips * count, pieces=part.pieces * pieces)
 
 
 def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int:
@@ -113,27 +114,23 @@ def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
     return max(macs // (arch.rows * arch.cols * arch.pe.lanes), results // min(units, arch.glb.words_per_cycle))
 
 
-class Durations:
-    """Cycles of a layer's loads and commits, at least, given the parts of its dimensions."""
+class _Durations:
+    """What `Durations` keeps."""
 
     def __init__(self, shape: LayerShape, arch: Arch, residual: bool) -> None:
         self.shape, self.arch, self.residual = shape, arch, residual
-        self.extent = {dim: shape.sizes.of(dim) for dim in "khwcrs"} | {"k": shape.tiled_together}
-        self.weight_load = cache(self._weight_load)
-        self.ifmap_load = cache(self._ifmap_load)
-        self.commit = cache(self._commit)
 
-    def load(self, words: int, places: int, in_row: int) -> int:
+    def _load(self, words: int, places: int, in_row: int) -> int:
         """LOAD-2: `words` to each of `places` groups of PEs, `in_row` of which are in one row."""
         arch = self.arch
         write = up(words, arch.pe.words_per_cycle)
         return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), write)
 
-    def _weight_load(self, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
+    def weight_load(self, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
         """One load of weights."""
-        return self.load(k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)
+        return self._load(k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)
 
-    def _ifmap_load(
+    def ifmap_load(
         self, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart, lanes: int, tiled: bool
     ) -> int:
         """One load of the ifmap: the cheaper of loading all columns and having neighbours pass some on (MAC-6).
@@ -151,15 +148,15 @@ class Durations:
         channels = c.held * (k.held if shape.channelwise else 1)
         own = (k.rows, k.cols) if shape.channelwise else (1, 1)
         places, in_row = ys * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
-        whole = self.load(rows * columns * channels, places, in_row)
+        whole = self._load(rows * columns * channels, places, in_row)
         passed = shared_columns(shape, self.arch, s.held, w.held) if w.cols > 1 and lanes == 1 else 0
         if not passed:
             return whole
-        fresh = self.load(rows * (columns - passed) * channels, places, in_row)
-        edge = self.load(rows * passed * channels, places // w.cols, in_row // w.cols)
+        fresh = self._load(rows * (columns - passed) * channels, places, in_row)
+        edge = self._load(rows * passed * channels, places // w.cols, in_row // w.cols)
         return min(whole, fresh + edge)
 
-    def _commit(self, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart, partial: bool) -> int:
+    def commit(self, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart, partial: bool) -> int:
         """One commit (COMMIT-3, COMMIT-6)."""
         arch, shape = self.arch, self.shape
         together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
@@ -170,6 +167,18 @@ class Durations:
         words += shape.params * arch.words_per_param * channels
         units = up(results, cols * arch.commit.units_per_column)
         return max(units, up(words, arch.glb.words_per_cycle)) + together - 1
+
+
+class Durations:
+    """Cycles of a layer's loads and commits, at least, given the parts of its dimensions. Each is computed once."""
+
+    def __init__(self, shape: LayerShape, arch: Arch, residual: bool) -> None:
+        self.shape, self.arch, self.residual = shape, arch, residual
+        self.extent = {dim: shape.sizes.of(dim) for dim in "khwcrs"} | {"k": shape.tiled_together}
+        computed = _Durations(shape, arch, residual)
+        self.weight_load = cache(computed.weight_load)
+        self.ifmap_load = cache(computed.ifmap_load)
+        self.commit = cache(computed.commit)
 
 
 class Bound:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise, product
 from math import prod
 
@@ -112,21 +111,31 @@ def alternates(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
     A loop's `step` fixes the buffer in which an iteration begins. So all unrolled copies of the loop's body must have
     an even number of blocks, or all an odd one.
     """
-    nest, parities = Nest(shape, mapping), dict[int, set[int]]()
+    blocks = _Blocks(Nest(shape, mapping), staged)
+    blocks.count(0, tuple(shape.sizes.of(dim) for dim in DIMS))
+    return all(len(of_loop) == 1 for of_loop in blocks.parities.values())
 
-    @cache
-    def blocks(depth: int, extents: tuple[int, ...]) -> int:
+
+class _Blocks:
+    """The blocks in the loops of a nest outside `staged`, and whether an iteration of each loop has an odd number."""
+
+    def __init__(self, nest: Nest, staged: int) -> None:
+        self.nest, self.staged = nest, staged
+        self.parities: dict[int, set[int]] = {}
+        self.known: dict[tuple[int, ...], int] = {}
+
+    def count(self, depth: int, extents: tuple[int, ...]) -> int:
         """Blocks in the loops from `depth` on."""
-        if depth == staged:
+        if depth == self.staged:
             return 1
-        loop, total = nest.outer[depth], 0
+        if (key := (depth, *extents)) in self.known:
+            return self.known[key]
+        loop, total = self.nest.outer[depth], 0
         place = DIMS.index(loop.dim)
-        for count, size, _ in nest.pieces(depth, extents[place]):
-            inner = blocks(depth + 1, (*extents[:place], size, *extents[place + 1 :]))
+        for count, size, _ in self.nest.pieces(depth, extents[place]):
+            inner = self.count(depth + 1, (*extents[:place], size, *extents[place + 1 :]))
             if count > 1 and not loop.on:
-                parities.setdefault(depth, set()).add(inner % 2)
+                self.parities.setdefault(depth, set()).add(inner % 2)
             total += inner if loop.on else count * inner
+        self.known[key] = total
         return total
-
-    blocks(0, tuple(shape.sizes.of(dim) for dim in DIMS))
-    return all(len(of_loop) == 1 for of_loop in parities.values())

@@ -9,7 +9,7 @@ tiles prefetch the next block of the same loop. The last tile prefetches the fir
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -60,21 +60,7 @@ class WalkOrder:
 
     def __init__(self, nest: Nest, unrolled: Set[int], peeled: int, opened: int = -1) -> None:
         self.nest, self.unrolled, self.peeled, self.opened = nest, unrolled, peeled, opened
-        self.pieces = cache(self._pieces)
-
-    def _pieces(self, depth: int, extent: int) -> list[Piece]:
-        """The pieces of a loop over `extent` indices, in program order."""
-        pieces = [(count, size) for count, size, _ in self.nest.pieces(depth, extent)]
-        if self.nest.outer[depth].on:
-            return pieces
-        if depth in self.unrolled:
-            return [(1, size) for count, size in pieces for _ in range(count)]
-        if depth < self.peeled:
-            pieces = [piece for count, size in pieces for piece in ((count - 1, size), (1, size))]
-        if depth == self.opened:
-            (count, size), *rest = pieces
-            pieces = [(min(count, 1), size), (count - 1, size), *rest]
-        return [piece for piece in pieces if piece[0] > 0]
+        self.pieces = cache(partial(_pieces, nest, unrolled, peeled, opened))
 
     def inside(self, at: WalkPosition, depth: int, pieces: Sequence[Piece], number: int) -> WalkPosition:
         """The position in one of the pieces of the next loop."""
@@ -122,3 +108,18 @@ class WalkOrder:
             for depth, loop in enumerate(self.nest.outer[:staged])
             if not loop.on
         )
+
+
+def _pieces(nest: Nest, unrolled: Set[int], peeled: int, opened: int, depth: int, extent: int) -> list[Piece]:
+    """The pieces of a loop over `extent` indices, in program order."""
+    pieces = [(count, size) for count, size, _ in nest.pieces(depth, extent)]
+    if nest.outer[depth].on:
+        return pieces
+    if depth in unrolled:
+        return [(1, size) for count, size in pieces for _ in range(count)]
+    if depth < peeled:
+        pieces = [piece for count, size in pieces for piece in ((count - 1, size), (1, size))]
+    if depth == opened:
+        (count, size), *rest = pieces
+        pieces = [(min(count, 1), size), (count - 1, size), *rest]
+    return [piece for piece in pieces if piece[0] > 0]

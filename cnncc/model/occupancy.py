@@ -54,13 +54,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-class Engines:
-    """The tasks of one layer's instructions on one array."""
+class _Loads:
+    """What the loads of one layer take on one array."""
 
     def __init__(self, shape: LayerShape, arch: Arch) -> None:
         self.shape, self.arch = shape, arch
-        self.params_words = shape.params * arch.words_per_param
-        self._weights, self._ifmap = cache(self._weights_cycles), cache(self._ifmap_cycles)  # loads are often alike
         window = shape.window
         self._moves = {
             "n": ("lin", 1),
@@ -78,18 +76,7 @@ class Engines:
         axis, step = self._moves[side.dim]
         return axis, side.pes, side.step * step
 
-    def weights(self, words: int, sides: SpatialLoops, takes: Tokens, gives: Tokens) -> Task:
-        """A load of so many weights a PE."""
-        return self._task(self._weights(words, sides), takes, gives)
-
-    def ifmap(self, words: int, sides: SpatialLoops, takes: Tokens, gives: Tokens) -> Task:
-        """A load of so many words of the image a PE."""
-        return self._task(self._ifmap(words, sides), takes, gives)
-
-    def _task(self, work: tuple[str, int], takes: Tokens, gives: Tokens) -> Task:
-        return Task(LOAD, work[1], self.arch.bus.latency_cycles, takes, gives, (work,), "row_bus")
-
-    def _weights_cycles(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
+    def weights(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
         """PEs with different k, c, r or s have different weights; all others share them."""
         rows = cols = 1
         for side in sides:
@@ -97,7 +84,7 @@ class Engines:
                 rows, cols = (rows, cols * side.pes) if side.on == "cols" else (rows * side.pes, cols)
         return self._load(words, rows * cols, cols)
 
-    def _ifmap_cycles(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
+    def ifmap(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
         moves = [(side.on, self._ifmap_move(side)) for side in sides]
         in_row = distinct(move for on, move in moves if on == "cols")
         return self._load(words, distinct(move for _, move in moves), in_row)
@@ -110,6 +97,27 @@ class Engines:
         if port >= max(bus, write):
             return "glb_port", port
         return ("row_bus", bus) if bus >= write else ("write_port", write)
+
+
+class Engines:
+    """The tasks of one layer's instructions on one array."""
+
+    def __init__(self, shape: LayerShape, arch: Arch) -> None:
+        self.shape, self.arch = shape, arch
+        self.params_words = shape.params * arch.words_per_param
+        loads = _Loads(shape, arch)
+        self._weights, self._ifmap = cache(loads.weights), cache(loads.ifmap)  # they are often alike
+
+    def weights(self, words: int, sides: SpatialLoops, takes: Tokens, gives: Tokens) -> Task:
+        """A load of so many weights a PE."""
+        return self._task(self._weights(words, sides), takes, gives)
+
+    def ifmap(self, words: int, sides: SpatialLoops, takes: Tokens, gives: Tokens) -> Task:
+        """A load of so many words of the image a PE."""
+        return self._task(self._ifmap(words, sides), takes, gives)
+
+    def _task(self, work: tuple[str, int], takes: Tokens, gives: Tokens) -> Task:
+        return Task(LOAD, work[1], self.arch.bus.latency_cycles, takes, gives, (work,), "row_bus")
 
     def macro(self, steps: int, takes: Tokens, gives: Tokens) -> Task:
         """MAC-4."""

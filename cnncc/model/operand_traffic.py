@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -295,22 +295,25 @@ class _LayerWords:
 
     def commits(self) -> Commits:
         """The counts of all commits. The depth at which sums are committed depends on the extents left there."""
+        return self._commits(0, tuple(self.sizes.of(dim) for dim in DIMS), 1, {})
 
-        @cache
-        def inside_of(depth: int, extents: tuple[int, ...], rows: int) -> Commits:
-            left = dict[str, int](zip(DIMS, extents, strict=True))
-            if (added := self.nest.summed_over(depth, left)) is not None:
-                results = prod(left[dim] for dim in OUTPUT_DIMS)
-                return Commits(results, results * rows * added, results * (rows * added - 1))
-            loop, total = self.nest.outer[depth], Commits(0, 0, 0)
-            for count, size, _ in self.nest.pieces(depth, left[loop.dim]):
-                down = loop.on and loop.dim in REDUCTION_DIMS
-                within = tuple((left | {loop.dim: size}).values())
-                piece = inside_of(depth + 1, within, rows * count if down else rows)
-                total = total.plus(piece, 1 if down else count)
-            return total
-
-        return inside_of(0, tuple(self.sizes.of(dim) for dim in DIMS), 1)
+    def _commits(
+        self, depth: int, extents: tuple[int, ...], rows: int, known: dict[tuple[int, ...], Commits]
+    ) -> Commits:  # fmt: skip
+        """The counts inside `depth` loops. rows: rows of PEs whose sums loops outside add up."""
+        if (key := (depth, rows, *extents)) in known:
+            return known[key]
+        left = dict[str, int](zip(DIMS, extents, strict=True))
+        if (added := self.nest.summed_over(depth, left)) is not None:
+            results = prod(left[dim] for dim in OUTPUT_DIMS)
+            return Commits(results, results * rows * added, results * (rows * added - 1))
+        loop, total = self.nest.outer[depth], Commits(0, 0, 0)
+        for count, size, _ in self.nest.pieces(depth, left[loop.dim]):
+            down = loop.on and loop.dim in REDUCTION_DIMS
+            within = tuple((left | {loop.dim: size}).values())
+            piece = self._commits(depth + 1, within, rows * count if down else rows, known)
+            total = total.plus(piece, 1 if down else count)
+        return known.setdefault(key, total)
 
 
 def _at(start: int, limit: int, offsets: set[int], terms: list[RouteTerm]) -> int:

@@ -59,6 +59,18 @@ class Sections:
             return None
         return SumConditions(loops.first(around), loops.last(around))
 
+    def partial(self, depth: int, extent: Extents, around: bool, seen: set[tuple[object, ...]]) -> bool:
+        """Whether a section from `depth` on has partial sums; around: whether a loop over c, r, s outside it runs."""
+        if self.opens(depth, extent):
+            return around
+        if depth == len(self.outer) or (key := (depth, around, *extent.values())) in seen:
+            return False
+        seen.add(key)
+        loop = self.outer[depth]
+        pieces = split(extent[loop.dim], loop.step, self.sets[depth])
+        many = loop.dim in REDUCTION_DIMS and (len(pieces) > 1 or (not loop.on and pieces[0][0] > 1))
+        return any(self.partial(depth + 1, {**extent, loop.dim: size}, around or many, seen) for _, size, _ in pieces)
+
 
 def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int = 0, pitch: int = 0) -> int:
     """How many partial sums lie in the GLB at a time: one for each place of a result there; 0 where there are none.
@@ -81,17 +93,4 @@ def has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:
     """Whether sums leave their PEs before they are complete, in some iteration."""
     outer = [loop for loop in loops if not loop.keep]
     sections = Sections(shape, outer, rest_sets(shape.sizes, tuple(loops), shape.tiled_together))
-    seen: set[tuple[object, ...]] = set()
-
-    def partial(depth: int, extent: Extents, around: bool) -> bool:
-        if sections.opens(depth, extent):
-            return around
-        if depth == len(outer) or (key := (depth, around, *extent.values())) in seen:
-            return False
-        seen.add(key)
-        loop = outer[depth]
-        pieces = split(extent[loop.dim], loop.step, sections.sets[depth])
-        many = loop.dim in REDUCTION_DIMS and (len(pieces) > 1 or (not loop.on and pieces[0][0] > 1))
-        return any(partial(depth + 1, {**extent, loop.dim: size}, around or many) for _, size, _ in pieces)
-
-    return shape.is_mac and partial(0, whole(shape.sizes), False)
+    return shape.is_mac and sections.partial(0, whole(shape.sizes), around=False, seen=set())
