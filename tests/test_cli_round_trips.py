@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_cli_models as models
-from cli_cases import DIGITS, LENET, SAMPLES, conv_model, done, invoke, noise, save
+from cli_cases import DIGITS, LENET, SAMPLES, conv_model, done, invoke, noise, refused, save
 from onnx import ModelProto
 from xdsl.parser import Parser
 
@@ -93,6 +93,8 @@ def test_cli_emitted_ir_compiles_on(made: Made, tmp_path: Path) -> None:
         assert done("compile", "--from", out, "--emit", level).stdout == out.read_text()  # nothing is left to do
         done("compile", "--from", out, "-o", tmp_path / "on.cnb")
         assert same_machine(load(tmp_path / "on.cnb"), whole), level
+    said = refused("compile", "--from", tmp_path / "nest.mlir", "--emit", "cnn")
+    assert "nest.mlir: its level is nest already, which is below cnn: give --emit nest" in said
 
 
 def test_cli_disassembly_assembles_to_the_same(made: Made, tmp_path: Path) -> None:

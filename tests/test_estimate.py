@@ -232,8 +232,12 @@ def test_estimate_what_if_refuses(tmp_path: Path) -> None:
         ("dram.words_per_cycle=fast", "'fast' is no number, true or false"),
         ("dram.words_per_cycle=0", "--what-if [dram]: words_per_cycle = 0 is outside 1 to"),
         ("dram.bandwidth=7", "--what-if [dram]: "),
+        ("foo.bar=16", "--what-if: the architecture file has no table [foo]"),
+        ("clock_mhz=100", "--what-if clock_mhz=100: cycles do not depend on clock_mhz"),
     ):
         assert says in refused("estimate", LENET, *LENET_OPTIONS, "--what-if", text)
+    twice = ("--what-if", "dram.words_per_cycle=9", "--what-if", "dram.words_per_cycle=8")
+    assert "dram.words_per_cycle is changed already" in refused("estimate", LENET, *LENET_OPTIONS, *twice)
     both = ("--explain", "c1", "--what-if", "dram.words_per_cycle=9")
     assert invoke("estimate", LENET, *both).exit_code == 2
 

@@ -197,10 +197,11 @@ def test_explore_reads_values() -> None:
         ("rows=4,99", "rows = 99 is outside 1 to 32"),
         ("rows=4.5", "rows must be a whole number"),
         ("rows=many", "'many' is no number, true or false"),
-        ("rows=8:4", "8:4 is no range"),
+        ("rows=8:4", "8:4 is no range FIRST:LAST or FIRST:LAST:STEP: the first is above the last"),
+        ("rows=4:8:0", "4:8:0 is no range FIRST:LAST or FIRST:LAST:STEP: the step is 0"),
         ("rows=4,4", "4 is there twice"),
         ("name='x'", "is no number"),
-        ("glb.words=1:2000000", "1:2000000 is no range"),
+        ("glb.words=1:2000000", "1:2000000 has more than 1,000,000 values"),
         ("links.n2n=1", "n2n must be a bool"),
     ],
 )

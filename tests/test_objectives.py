@@ -318,6 +318,21 @@ def test_objectives_predict_what_runs(objective: str, tmp_path: Path, monkeypatc
     assert all(predicted[key] == counted[key] for key in counted if key != "layers")
 
 
+def test_options_come_before_the_objective_of_a_schedule(tmp_path: Path) -> None:
+    """Also the default one."""
+    schedule = tmp_path / "map.toml"
+    schedule.write_text('objective = "words"\nslack = 0.02\n')
+    model = SAMPLES / "models" / "mnist.onnx"
+
+    def cycles(*options: object) -> int:
+        given = ("estimate", model, "--batch", 1, "--calibrate", CALIBRATION, *options, "--json")
+        return json.loads(done(*given).stdout)["cycles"]["total"]
+
+    usual, words = cycles(), cycles("--schedule", schedule)
+    assert usual == cycles("--schedule", schedule, "--objective", "cycles", "--slack", SLACK) != words
+    assert words == cycles("--objective", "words")
+
+
 def test_schedule_says_objective_and_residents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search_with(monkeypatch, SHORT_FRONTS)
     schedule = tmp_path / "map.toml"

@@ -65,6 +65,8 @@ def command(
         output = Path(f"{source.stem}.cnb")
     check_writable(output)
     compilation = resume(source, options) if start is not None else start_compilation(source, options)
+    if emit in LEVELS and LEVELS.index(emit) < LEVELS.index(level := compilation.level()):
+        raise Refusal(f"{source}: its level is {level} already, which is below {emit}: give --emit {level}")
     build = Build(compilation, source)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -24,6 +25,7 @@ from cnncc.mapper.objective import Objective
 from cnncc.passes._onnx.placement import HOST
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
+from cnncc.passes._scheduling.schedule_file import objective_of
 from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
 from cnncc.universe import PASSES, known_dialects
 from cnncc.util.progress import silent
@@ -105,12 +107,22 @@ def _quoted(name: str) -> str:
     return f'"{name.translate(str.maketrans(_ESCAPES))}"'
 
 
+def _plain(number: float) -> str:
+    """A number as pass options write it, which have no exponents.
+
+    >>> _plain(1e6), _plain(0.00001), _plain(29.97)
+    ('1000000', '0.00001', '29.97')
+    """
+    return f"{Decimal(repr(number)):f}".removesuffix(".0")
+
+
 def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
     arch = f"arch={_quoted(settings.arch_source)}"
     schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
     dataflow, objective = f" dataflow={settings.dataflow}", settings.objective
-    wanted = "" if objective == Objective() else f" objective={objective.name} slack={objective.slack:f}"
+    of_file = objective_of(settings.schedule, None, None)  # which the pass takes by itself
+    wanted = "" if objective == of_file else f" objective={objective.name} slack={objective.slack:f}"
     groups = " groups=auto" if settings.groups == AUTO else ""
     given = "" if settings.groups in (AUTO, NONE) else f" schedule={_quoted(settings.groups)}"
     in_turn = (
@@ -121,7 +133,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("nest", STAGE),
         *([Step("nest", GROUP, arch + given)] if settings.groups != NONE else []),
     )
-    fps = f" fps={settings.fps:g}" if settings.fps is not None else ""
+    fps = f" fps={_plain(settings.fps)}" if settings.fps is not None else ""
     mapped = (Step("nest", CORES, arch + schedule + fps),) if settings.parallel else in_turn
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
@@ -217,6 +229,11 @@ class Compilation:
         if mapped not in (None, array):
             raise Refusal(f"the IR was mapped to {mapped}, not to {array}: give the same --arch as then")
         return todo[names.index(done) + 1 :]
+
+    def level(self) -> str:
+        """That of the step which the module was left by. Raises as `remaining` does."""
+        every = steps(self.settings)
+        return every[max(0, len(every) - len(self.remaining()) - 1)].level
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
         """Run the remaining steps up to and including `level`. after: observers of the module after each step.

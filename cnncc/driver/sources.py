@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,6 +90,8 @@ class CompileOptions:
             raise Refusal(f"{schedule}: --parallel layers takes tables [[core]] of a schedule (docs/schedule.md)")
         if self.fps is not None and cores:
             raise Refusal(f"--fps chooses the cores, and {schedule} has them: give one of both")
+        if self.fps is not None and not isfinite(self.fps):
+            raise Refusal(f"--fps {self.fps}: give the frames a second that are enough")
         for option in ("dataflow", "objective", "slack", "groups"):
             if getattr(self, option) is not None:
                 raise Refusal(f"--{option} has no effect on layers side by side: leave it out")

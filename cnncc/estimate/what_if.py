@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 from cnncc.estimate.layer_limits import LIMITS, cause_text, limiting_cause
 from cnncc.estimate.mapped_program import Program
@@ -15,6 +16,8 @@ KEYS = (  # on which no program depends
     "dram.", "bus.", "commit.", "sequencer.", "glb.words_per_cycle", "pe.start_cycles", "pe.finish_cycles",
     "pe.weight_halves", "pe.ifmap_halves", "pe.psum_halves",
 )  # fmt: skip
+NO_CYCLES = ("energy.", "clock_mhz")
+ANY = "spatial-8x8"  # all arrays have the same keys
 CHANGE = ("cycles", "then", "change")
 
 
@@ -25,12 +28,18 @@ def read_changes(texts: Sequence[str]) -> Config:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not key or not equals or not value:
             raise Refusal(f"--what-if {text}: is not KEY=VALUE, for example dram.words_per_cycle=16")
-        if not key.startswith(KEYS):
-            raise Refusal(
-                f"--what-if {text}: programs depend on {key}, so the mappings cannot be kept; "
-                f"`cnncc explore --vary {text}` maps the network anew"
-            )
+        if key in changes:
+            raise Refusal(f"--what-if {text}: {key} is changed already")
         changes[key] = read_value(value, f"--what-if {text}")
+        if key.startswith(KEYS):
+            continue
+        with_config(load_arch(ANY), {key: changes[key]}, "--what-if")
+        if key.startswith(NO_CYCLES):
+            raise Refusal(f"--what-if {text}: cycles do not depend on {key}")
+        raise Refusal(
+            f"--what-if {text}: programs depend on {key}, so the mappings cannot be kept; "
+            f"`cnncc explore --vary {text}` maps the network anew"
+        )
     return changes
 
 

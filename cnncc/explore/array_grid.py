@@ -19,7 +19,7 @@ Config = Mapping[str, Value | str]
 """The values of an array, by key, and the `objective` of the network on it."""
 OBJECTIVE = "objective"
 CONFIGURATIONS_LIMIT = 1_000_000  # more are a typing error rather than an exploration
-_RANGE = re.compile(r"(\d+):(\d+)(?::([1-9]\d*))?")
+_RANGE = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 
 
 def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
@@ -47,9 +47,12 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
 def _values(text: str, values: str) -> Iterator[Value]:
     for part in map(str.strip, values.split(",")):
         if match := _RANGE.fullmatch(part):
-            first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
-            if not first <= last < first + CONFIGURATIONS_LIMIT * step:
-                raise Refusal(f"--vary {text}: {part} is no range FIRST:LAST or FIRST:LAST:STEP")
+            first, last, step = int(match[1]), int(match[2]), int(match[3] or "1")
+            if not step or first > last:
+                why = "the first is above the last" if step else "the step is 0"
+                raise Refusal(f"--vary {text}: {part} is no range FIRST:LAST or FIRST:LAST:STEP: {why}")
+            if last >= first + CONFIGURATIONS_LIMIT * step:
+                raise Refusal(f"--vary {text}: {part} has more than {CONFIGURATIONS_LIMIT:,} values")
             yield from range(first, last + 1, step)
             continue
         yield read_value(part, f"--vary {text}")
