@@ -15,6 +15,7 @@ from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext, note
 from cnncc.dialects.nest import CoresOp, GroupOp, Region
 from cnncc.errors import Refusal
+from cnncc.mapper.block_sizes import params_words
 from cnncc.passes._programs.array_mark import mark, marked_array
 from cnncc.passes._scheduling.core_chain import (
     CoreChain,
@@ -28,7 +29,7 @@ from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.passes._scheduling.flattened_inputs import read_unflattened
 from cnncc.passes._scheduling.layer_groups import check_stripe
-from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.util.progress import silent
 
@@ -132,6 +133,13 @@ class NestCoresPass(ModulePass):
         graph, _ = parted(module, [[label_of(layer) for layer in chosen_layers(module, None)]])
         if arch.cores.most < 2:
             raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): another array, as tcpa-4x4")
+        shapes = [layer_shape(layer) for layer in graph.layers]
+        words = sum(shape.weight_words + params_words(shape, arch) for shape in shapes)
+        if words > arch.glb.words:
+            raise Refusal(
+                f"{arch.name}: all weights and parameters lie in the GLB: {words:,} words, limit {arch.glb.words:,}; "
+                f"a larger GLB, or layers one after the other (without --parallel)"
+            )
         search = CoreSearch(graph, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
         if self.fps is None:
             return search.fastest().chain

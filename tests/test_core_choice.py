@@ -83,6 +83,13 @@ def test_the_sample_of_the_paper_counts_what_the_compiler_chooses() -> None:
     assert sum(fewest.pes) == 2 and fewest.period < 50_000_000 / 100
 
 
+def test_a_network_whose_weights_exceed_the_glb_is_refused_before_any_search() -> None:
+    """It searched for minutes: no core of a part of it exceeds the GLB."""
+    message = "all weights and parameters lie in the GLB: 276,496 words, limit 32,768; a larger GLB, or layers one"
+    said = refused("compile", ROOT / "samples/models/resnet20.onnx", "--arch", "tcpa-4x4", "--parallel", "layers")
+    assert message in said
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
