@@ -9,9 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.context import note, weights_of
-from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Refusal
-from cnncc.frontend.export_onnx import main_function
 from cnncc.passes._onnx.lowering import lower
 
 OPERAND_BITS = (2, 16)
@@ -50,8 +48,7 @@ class OnnxToCnnPass(ModulePass):
         ):
             if not least <= value <= most:
                 raise Refusal(f"onnx-to-cnn: {name} = {value}, it must be within {least}..{most}")
-        has_nodes = any(isinstance(inner, NodeOp) for inner in op.walk())
-        if not has_nodes and len(main_function(op).body.block.ops) > 1:
-            note(ctx, "onnx-to-cnn: nothing to do: the module has no onnx.node")
+        if "cnn.macs_total" in op.attributes:
+            note(ctx, "onnx-to-cnn: nothing to do: the module is lowered already")
             return
         lower(op, weights_of(ctx), self.operand_bits, self.psum_bits)

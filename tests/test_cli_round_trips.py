@@ -95,6 +95,8 @@ def test_cli_emitted_ir_compiles_on(made: Made, tmp_path: Path) -> None:
         assert same_machine(load(tmp_path / "on.cnb"), whole), level
     said = refused("compile", "--from", tmp_path / "nest.mlir", "--emit", "cnn")
     assert "nest.mlir: its level is nest already, which is below cnn: give --emit nest" in said
+    said = done("opt", tmp_path / "cnn.mlir", "-p", "onnx-to-cnn").stderr
+    assert "onnx-to-cnn: nothing to do: the module is lowered already" in said
 
 
 def test_cli_disassembly_assembles_to_the_same(made: Made, tmp_path: Path) -> None:
