@@ -100,7 +100,10 @@ def test_cli_says_what_a_file_of_another_kind_is(lenet: Path, tmp_path: Path) ->
     """One line that names the file and its kind, wherever the file is given instead of another."""
     text, dump, output = tmp_path / "README.md", lenet / "ir" / "00-import.mlir", ["-o", tmp_path / "net.cnb"]
     text.write_text("# words\n")
-    assert f"{LENET}: is no IR text" in refused("compile", "--from", LENET, *output)
+    (tmp_path / "net.mlir").write_bytes(LENET.read_bytes())
+    assert f"{tmp_path / 'net.mlir'}: is no IR text" in refused("compile", "--from", tmp_path / "net.mlir", *output)
+    for path in (text, LENET):
+        assert f"{path}: expected a .mlir file" in refused("compile", "--from", path, *output)
     assert f"{LENET}: is no TOML" in refused("compile", LENET, "--arch", LENET, *output)
     assert f"{LENET}: is an ONNX model, no binary: compile it first" in refused("run", LENET)
     assert f"{dump}: is IR, no binary: compile it first" in refused("run", dump)
@@ -153,3 +156,34 @@ def test_cli_warns_of_calibration_that_has_no_effect(tmp_path: Path) -> None:
     assert "no effect" not in result.stderr
     found = check(model, CompileOptions(calibrate=CALIBRATION, batch=1))
     assert [f.severity for f in found if f.where == "--calibrate"] == ["note"]
+
+
+def test_cli_messages_name_the_file_the_option_and_the_remedy(tmp_path: Path) -> None:
+    model, nest = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "nest.mlir"
+    schedule, text = tmp_path / "fast.toml", tmp_path / "notes.md"
+    schedule.write_text('objective = "speed"\n')
+    text.write_text("# Notes\n")
+    said = refused("compile", model, "--schedule", schedule, "-o", tmp_path / "net.cnb")
+    assert said.startswith(f"cnncc: {schedule}: there is no objective 'speed'")
+    for folder in (text, text / "inside"):
+        said = refused("compile", model, "-o", tmp_path / "net.cnb", "--dump-dir", folder)
+        assert said == f"cnncc: --dump-dir {folder}: {text} is no folder"
+    done("compile", model, "--emit", "nest", "-o", nest)
+    for passes, what in (
+        ("nest-tile{size=abc}", "nest-tile: Incompatible types: given ('abc',)"),
+        ("nest-assign-mapping{slack=0.1}", 'nest-assign-mapping: requires argument "arch"'),
+    ):
+        assert f"-p: {what}" in refused("opt", nest, "-p", passes)
+    for args, said in (
+        (("-o", f"{tmp_path / 'out'}/"), "is a folder: name a file in it"),
+        (("--objective", "energy", "--slack", 0.1), "--slack has no effect with --objective energy"),
+    ):
+        result = invoke("compile", model, *args)
+        assert result.exit_code == 2 and said in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "fast.toml",
+        "nest.mlir",
+        "nest.npz",
+        "net.onnx",
+        "notes.md",
+    ]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, build, conv_model, done, noise, refused, refuses, save, snapshot
+from cli_cases import CALIBRATION, LENET, build, conv_model, done, invoke, noise, refused, refuses, save, snapshot
 from onnx import helper
 from searches import SHORT_FRONTS, search_with
 
@@ -132,6 +132,20 @@ def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     assert int(rows[3]["cycles"]) == works["cycles"] and rows[0]["cycles"] == ""
 
 
+@pytest.mark.usefixtures("short")
+def test_explore_of_arrays_that_are_all_refused(tmp_path: Path) -> None:
+    """The files have the whole reasons, of all layers. It is no success."""
+    file = tmp_path / "found.jsonl"
+    result = invoke("explore", *MODEL, "--vary", "glb.words=8", "-j", 1, "-o", file, "--measure", "cycles")
+    assert result.exit_code == 1 and "none of the arrays can run the network" in result.stderr
+    (found,) = lines(file)
+    small = load_arch("spatial-8x8")
+    (tmp_path / "array.toml").write_text(arch_text(replace(small, glb=replace(small.glb, words=8))))
+    said = invoke("compile", *MODEL, "--arch", tmp_path / "array.toml", "-o", tmp_path / "net.cnb").stderr
+    assert all(" ".join(line.split()) in found["refused"] for line in said.splitlines() if line.startswith("  "))
+    assert said.count("glb.words") > 5 and not (tmp_path / "net.cnb").exists()
+
+
 def test_explore_best_are_those_that_none_is_better_than() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -193,7 +207,7 @@ def test_explore_reads_values() -> None:
         ("row=4", "--vary row: unknown key 'row'; did you mean 'rows'"),
         ("pe.rf=4", r"--vary pe.rf \[pe\]: unknown key 'rf'"),
         ("ep.rf=4", r"the architecture file has no table \[ep\]"),
-        ("pe=4", r"\[pe\] must be a table"),
+        ("pe=4", "--vary pe: pe is a table: vary one of its keys: pe.weight_words, "),
         ("rows=4,99", "rows = 99 is outside 1 to 32"),
         ("rows=4.5", "rows must be a whole number"),
         ("rows=many", "'many' is no number, true or false"),
@@ -244,4 +258,5 @@ def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     assert "no.onnx" in refuses(tmp_path, *missing)
     (tmp_path / "new").write_text("mine")
     assert "new: File exists" in refuses(tmp_path, *arguments[:-1], tmp_path / "new")
+    assert "out.csv: give a .jsonl file" in refuses(tmp_path, *arguments[:-1], tmp_path / "out.csv")
     assert "--measure cycle: did you mean 'cycles'" in refused(*arguments, "--measure", "cycle")

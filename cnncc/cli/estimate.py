@@ -164,9 +164,9 @@ def _check(source: Path, file: Path, options: CompileOptions) -> None:
     from cnncc.certificate.certificate import check
 
     with progress_line() as progress:
-        layers = list(check(source, file, options, progress))
-    click.echo(f"{file.name}: all of its {len(layers)} layers are as it says")
-    click.echo(fitted(line for lines in layers for line in lines))
+        entries = list(check(source, file, options, progress))
+    click.echo(f"{file.name}: all {len(entries)} of its entries, layers and groups, are as it says")
+    click.echo(fitted(line for lines in entries for line in lines))
 
 
 def _check_counters(source: Path) -> None:

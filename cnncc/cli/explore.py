@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=FILE)
 @click.option("--vary", multiple=True, required=True, metavar="KEY=VALUES", help="rows=4,8 or pe.psum_words=8:32:8 …")
 @compile_options
-@output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.")
+@output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.", or_folder=True)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
 @click.option("--measure", "measures", multiple=True, metavar="NAME", help="To be minimised; several may be given.")
 def command(
@@ -51,6 +51,8 @@ def command(
     varied = read_vary(vary, load_arch(options.arch))
     output = output or Path(f"{model.stem}.explore.jsonl")
     if output.suffix != ".jsonl":
+        if output.suffix and not output.is_dir():
+            raise Refusal(f"--output {output}: give a .jsonl file, beside which the .csv file is written, or a folder")
         output = output / "explore.jsonl"
     with progress_line() as progress:
         start, results = explore(model, options, varied, measures, output, jobs or os.cpu_count() or 1, progress)
@@ -59,3 +61,5 @@ def command(
     write_atomically(table, as_csv(results, measures))
     click.echo(fitted(as_text(results, measures, start.settings.arch.energy.unit)))
     click.echo(f"all of them: {output}, {table}")
+    if all("refused" in result for result in results):
+        raise Refusal("none of the arrays can run the network")

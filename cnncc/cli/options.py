@@ -79,6 +79,8 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from cnncc.driver.sources import CompileOptions
 
         known = {name: given.pop(name) for name in (*NAMES, *OF_CORES) if name in given}
+        if known.get("slack") is not None and (objective := known.get("objective")) not in (None, OBJECTIVES[0]):
+            raise click.UsageError(f"--slack has no effect with --objective {objective}: it is a share of the cycles")
         return command(options=CompileOptions(**known), **given)
 
     parsed = with_options
@@ -94,9 +96,23 @@ def parallel_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def output_option(what: str, *, required: bool = False) -> Decorator:
+class _Output(click.Path):
+    """A file to write. Without `or_folder` a name such as `out/` is refused; a `Path` would forget the slash."""
+
+    def __init__(self, or_folder: bool) -> None:
+        super().__init__(path_type=Path)
+        self.or_folder = or_folder
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises what click takes for wrong usage."""
+        if str(value).endswith("/") and not self.or_folder:
+            self.fail(f"'{value}' is a folder: name a file in it", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def output_option(what: str, *, required: bool = False, or_folder: bool = False) -> Decorator:
     """`-o, --output`."""
-    return click.option("-o", "--output", type=FILE, required=required, help=what)
+    return click.option("-o", "--output", type=_Output(or_folder), required=required, help=what)
 
 
 def json_option(what: str = "all of it") -> Decorator:

@@ -103,21 +103,27 @@ class OptMain(xDSLOptMain):
         self.args.passes = "".join(map(str.strip, (self.args.passes or "").splitlines()))
         try:
             for spec in parse_pipeline(self.args.passes):
-                self._check_names(spec.normalize_parameter_names())
+                self._check(spec.normalize_parameter_names())
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:
             raise Refusal(f"-p: {shortened(str(error))}") from error
 
-    def _check_names(self, spec: ArgSpec) -> None:
-        """Raise Refusal for a name that no pass, or no option of the pass, has."""
+    def _check(self, spec: ArgSpec) -> None:
+        """Raise Refusal for a name that no pass, or no option of the pass, has, and for a value that is not one."""
         if spec.name not in self.available_passes:
             near = difflib.get_close_matches(spec.name, self.available_passes, 1)
             known = f"did you mean '{near[0]}'?" if near else "`cnncc opt --passes` lists them"
             raise Refusal(f"-p: no pass '{spec.name}': {known}")
-        options = [field.name for field in dataclasses.fields(self.available_passes[spec.name]())]
+        pass_ = self.available_passes[spec.name]()
+        options = [field.name for field in dataclasses.fields(pass_)]
         for option in spec.parameters:
             if option not in options:
                 raise Refusal(f"-p: {spec.name} has no option '{option}': {hint(option, options)}")
+        try:
+            pass_.from_pass_spec(spec)
+        except ValueError as error:
+            what = shortened(str(error).removeprefix(f"{spec.name} "))
+            raise Refusal(f"-p: {spec.name}: {what}: see `cnncc opt --passes {spec.name}`") from error
 
     def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
         """Open the input. Raises Refusal for a file that is neither MLIR nor ONNX."""

@@ -351,6 +351,8 @@ class Dump:
     def __init__(self, folder: Path, compilation: Compilation) -> None:
         self.folder, self.compilation, self.number, self.saved = folder, compilation, 0, 0
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise Refusal(f"--dump-dir {folder}: {existing} is no folder")
         if not existing.stat().st_mode & 0o222:
             raise Refusal(f"--dump-dir {folder}: {existing} is read-only")
         try:

@@ -152,6 +152,8 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     from cnncc.frontend.export_onnx import input_names
 
     ctx, start = new_context(), dump_file(start)
+    if start.suffix != ".mlir":
+        raise Refusal(f"{start}: expected a .mlir file, as `compile --dump-dir` and `compile --emit` write")
     module = read_ir(start, ctx)
     bits = module.attributes.get("cnn.operand_bits")
     if isinstance(bits, IntegerAttr):  # quantised already

@@ -90,6 +90,9 @@ def with_config(base: Arch, config: Config, where: str = "configuration") -> Arc
             if not isinstance(inner.get(name), dict):
                 raise Refusal(f"{where}: the architecture file has no table [{name}]")
             inner = inner[name]
+        if isinstance(inner.get(last), dict):
+            keys = ", ".join(f"{key}.{each}" for each in inner[last])
+            raise Refusal(f"{where}: {key} is a table: vary one of its keys: {keys}")
         inner[last] = value
     return arch_from_table(table, where)
 

@@ -18,7 +18,7 @@ import cnncc
 from cnncc.arch.model import Arch, arch_text, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, operand_bits
 from cnncc.driver.sources import CompileOptions, check_in_turn, groups_setting, start_compilation
-from cnncc.errors import Refusal, one_line
+from cnncc.errors import Refusal
 from cnncc.explore.array_grid import OBJECTIVE, Config, Vary, array_of, configurations, with_config
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
@@ -145,7 +145,7 @@ def _evaluated(todo: Sequence[Config], nests: TaskFiles, jobs: int) -> Iterator[
         try:
             files[number] = nests.task(config)
         except Refusal as refusal:
-            yield {"config": config, "refused": one_line(str(refusal))}
+            yield {"config": config, "refused": _reason(refusal)}
     # The nests are quantised, for their batch, with their kernels: these options come too late for them.
     given = replace(nests.options, precision=None, calibrate=None, batch=None, partition=None)
     if jobs == 1 or len(files) < 2:
@@ -176,7 +176,12 @@ def measures(nest: Path, arch: Path, options: CompileOptions, config: Config) ->
     try:
         return evaluate(nest, replace(options, arch=str(arch), objective=str(config[OBJECTIVE])))
     except Refusal as refusal:
-        return {"refused": one_line("; ".join(refusal.lines))}
+        return {"refused": _reason(refusal)}
+
+
+def _reason(refusal: Refusal) -> str:
+    """All that `compile` says, on one line."""
+    return " ".join("; ".join(refusal.lines).split())
 
 
 def _end_with_parent() -> None:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cnncc.errors import one_line
 from cnncc.explore.array_grid import array_of, config_text
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
@@ -66,6 +67,6 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
         ]
         yield from table([*best[0]["config"], *measures, Column("utilisation", drop=9)], rows)
     for result in refused[:REFUSED_SHOWN]:
-        yield f"  refused {config_text(result['config'])}: {result['refused']}"
+        yield f"  refused {config_text(result['config'])}: {one_line(result['refused'])}"
     if len(refused) > REFUSED_SHOWN:
         yield f"  and {len(refused) - REFUSED_SHOWN:,} more refused, with their reasons in the files"

@@ -68,6 +68,7 @@ class _Part(NamedTuple):
         """The points of a tile. tile: its number; a negative one counts from the end, as an index does."""
         tile %= len(self.least)
         some = self.order[self.starts[tile] : self.starts[tile + 1]]
+        some = some[np.argsort(self.array[some], kind="stable")]
         k, h, w, c = self.combinations.tiles[some[0]].tolist()
         return _Points(int(self.fewest[tile]), (k, h, w, c), self.combinations, some, self.array[some])
 
@@ -77,10 +78,14 @@ def _part(shape: LayerShape, arch: Arch, form: Form, alike: Form, limit: int, co
     """What takes less than a limit. alike: a form with the same combinations. cut: blocks may have any size."""
     combinations = found_below(shape, arch, alike, limit, cut)._replace(form=form)
     array = array_energy(numbers(shape, arch), form, combinations.indices, costs, cut)
-    order = np.lexsort((array, *combinations.tiles.T))
-    starts = np.flatnonzero(np.any(np.diff(combinations.tiles[order], axis=0, prepend=-1), axis=1))
-    fewest = np.minimum.reduceat(combinations.least[order], starts) if len(order) else combinations.least
-    return _Part(array[order[starts]], fewest, np.append(starts, len(order)), order, combinations, array)
+    tiles = combinations.tiles
+    number = np.ravel_multi_index(tuple(tiles.T[::-1]), tuple(tiles.max(axis=0, initial=0)[::-1] + 1))
+    order = np.argsort(number, kind="stable")
+    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+    least, fewest = (
+        np.minimum.reduceat(each[order], starts) if len(order) else each for each in (array, combinations.least)
+    )
+    return _Part(least, fewest, np.append(starts, len(order)), order, combinations, array)
 
 
 class _Group(NamedTuple):

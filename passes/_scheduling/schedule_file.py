@@ -134,7 +134,10 @@ def read_schedule(file: str) -> Schedule:
         name, slack = whole.get("objective", objective.name), whole.get("slack", objective.slack)
         if not isinstance(name, str) or isinstance(slack, bool) or not isinstance(slack, int | float):
             raise Refusal(f'{file}: an objective is a text, a slack a number: objective = "energy", slack = 0.01')
-        objective = Objective(name, slack)
+        try:
+            objective = Objective(name, slack)
+        except Refusal as error:
+            raise Refusal(f"{file}: {error}") from error
         (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True)
         if cores and (others := [*map(str, tables), *(["[[group]]"] if groups else []), *({*whole} - {"lag"})]):
             raise Refusal(
