@@ -199,7 +199,6 @@ class Blocks:
         outputs, everything = self.groups_inside * k * h * w, shape.results
         self.everything = everything
         self.outputs: PerPlan = outputs
-        self.share: PerPlan = outputs / everything  # of a block of results
         self.moved_image: PerPlan = np.zeros(1)
         self.image: PerPlan = self.moved_image
         if "ifmap" in streamed:
@@ -213,18 +212,38 @@ class Blocks:
         results = len(streamed & {"output", "residual"})
         self.moved: PerPlan = self.moved_image + results * everything
         self.first: PerPlan = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
-        self.last_results = self.groups_inside * self.k.last[self.kk] * self.h.last[self.hh] * self.w.last[self.ww]
-        self.last: PerPlan = self.last_results * ("output" in streamed)
         self.params = params_words(shape, self.arch)
         self.images_words: PerPlan = (1 + self.double) * self.image
         self.results_words: PerPlan = results * outputs
         least = least_params(shape, self.arch, self.budget)
         self.least_words: PerPlan = least + self.images_words + self.results_words  # without weights and partial sums
-        runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
-        self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
-        self.partial: Flags | bool = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
-        sums = self.arch.words_per_sum * (outputs if "output" in streamed else everything)
-        self.sums: PerPlan = np.where(self.partial, sums, 0)
+
+    @cached_property
+    def last_results(self) -> PerPlan:
+        """Results of the last block."""
+        return self.groups_inside * self.k.last[self.kk] * self.h.last[self.hh] * self.w.last[self.ww]
+
+    @property
+    def last(self) -> PerPlan:
+        """Words that leave after the last block."""
+        return self.last_results * ("output" in self.budget.streamed)
+
+    @cached_property
+    def adds_up(self) -> dict[str, Flags | bool]:
+        """For c, r and s: whether the sums of a block are partial where its loop runs more than once."""
+        return self.tiles.adds_up({dim: side.sizes[at] for dim, (side, at) in zip("khw", self._sides(), strict=True)})
+
+    @cached_property
+    def partial(self) -> Flags | bool:
+        """Whether a block has partial sums."""
+        runs = {"c": self.tiles.c < self.shape.sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
+        return self.shape.is_mac and any_of(self.adds_up[dim] & runs[dim] for dim in "crs")
+
+    @cached_property
+    def sums(self) -> PerPlan:
+        """Words of partial sums."""
+        words = self.outputs if "output" in self.budget.streamed else self.everything
+        return np.where(self.partial, self.arch.words_per_sum * words, 0)
 
     def fetched(self, image: PerPlan) -> PerPlan:
         """BOUND-20. Words from DRAM at least: image, residual, parameters, and weights. image: words of the image.

@@ -133,6 +133,11 @@ class Effort:
     With 100 ResNet-50 on 16 x 16 PEs has 3 % more DRAM words.
     """
 
+    front_equal: int = 4
+    """Of these so many with blocks of equal sizes and equal array energy, the fastest. All are equal where words are
+    minimised; without a limit ResNet-50 on 16 x 16 PEs has 5 % more DRAM words then.
+    """
+
     front_plans: int = 4
     """The cheapest plans of a tile that are looked at, and up to twice as many others with fewer cycles."""
 

@@ -78,14 +78,27 @@ def _part(shape: LayerShape, arch: Arch, form: Form, alike: Form, limit: int, co
     """What takes less than a limit. alike: a form with the same combinations. cut: blocks may have any size."""
     combinations = found_below(shape, arch, alike, limit, cut)._replace(form=form)
     array = array_energy(numbers(shape, arch), form, combinations.indices, costs, cut)
-    tiles = combinations.tiles
-    number = np.ravel_multi_index(tuple(tiles.T[::-1]), tuple(tiles.max(axis=0, initial=0)[::-1] + 1))
+    tiles, least, fewest = combinations.tiles, array, combinations.least
+    number = np.asarray(np.ravel_multi_index(tuple(tiles.T[::-1]), tuple(tiles.max(axis=0, initial=0)[::-1] + 1)))
     order = np.argsort(number, kind="stable")
     starts = np.flatnonzero(np.diff(number[order], prepend=-1))
-    least, fewest = (
-        np.minimum.reduceat(each[order], starts) if len(order) else each for each in (array, combinations.least)
-    )
+    if len(order):
+        least, fewest = np.minimum.reduceat(least[order], starts), np.minimum.reduceat(fewest[order], starts)
     return _Part(least, fewest, np.append(starts, len(order)), order, combinations, array)
+
+
+def _places(*keys: Counts | Amounts) -> Counts:
+    """The place of each among those with equal keys: 0 for the first of them.
+
+    >>> _places(np.array([5, 5, 7, 5])).tolist()
+    [0, 1, 0, 2]
+    """
+    order = np.lexsort(keys)
+    is_first = np.any([np.diff(key[order], prepend=-1) != 0 for key in keys], axis=0)
+    starts = np.flatnonzero(is_first)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    return places
 
 
 class _Group(NamedTuple):
@@ -218,12 +231,14 @@ class _Front:
         least = np.concatenate([part.least for part in parts])
         fewest = np.concatenate([part.fewest for part in parts])
         least += (words := dram_cost(self.shape, self.arch, self.budget, self.costs))
-        order = np.argsort(least, kind="stable")
+        blocks = np.concatenate([self.block_numbers(at, part) for at, part in enumerate(parts)])
+        order = np.lexsort((fewest, least))
         order = order[least[order] < self.fastest.cost]
+        order = order[_places(least[order], blocks[order]) < self.effort.front_equal]
         most = self.effort.front_tiles
         chosen = [i for limit in self.limits for i in order[fewest[order] < limit][:most].tolist()]
         ends = list(accumulate(len(part.least) for part in parts))
-        groups, seen = defaultdict[object, list[_Points]](list), set[object]()
+        groups, seen = defaultdict[int, list[_Points]](list), set[object]()
         for i in dict.fromkeys(chosen):
             part = bisect_right(ends, i)
             each = parts[part].points(i - ends[part])
@@ -231,10 +246,19 @@ class _Front:
             is_new = not self.is_square or (each.combinations.form, k, w, h, c) not in seen
             seen.add((each.combinations.form, *each.tile))
             if each.fewest < self.limit and is_new:
-                sizes = block_tiles(self.shape, self.budget, Tiles(each.combinations.form, *each.tile))
-                groups[each.combinations.form, *sizes.values()].append(each)
+                groups[int(blocks[i])].append(each)
         for members in groups.values():
             yield min(each.array[0] for each in members) + words, min(each.fewest for each in members), _Group(members)
+
+    def block_numbers(self, number: int, part: _Part) -> Counts:
+        """A number for each tile of a part: those with blocks of equal sizes have the same."""
+        tiles = part.combinations.tiles[part.order[part.starts[:-1]]]
+        sizes = block_tiles(self.shape, self.budget, Tiles(part.combinations.form, *tiles.T))
+        most = self.shape.sizes
+        numbers = np.full(len(tiles), number)
+        for dim, extent in (("k", most.k), ("h", most.h), ("w", most.w)):
+            numbers = numbers * (extent + 1) + sizes[dim]
+        return numbers
 
     def inside(self, entry: _Group | _Tile) -> Iterator[tuple[float, int, _Group | _Tile | _Candidate]]:
         """What an entry is made of, each with its cost and cycles at least."""

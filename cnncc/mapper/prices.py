@@ -39,16 +39,18 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     cut: blocks may have any size.
     """
     shape, arch, sizes, own = numbers.shape, numbers.arch, numbers.shape.sizes, numbers.shape.channelwise
-    each = (numbers.rows, numbers.cols, numbers.boxes)
-    rows, cols, boxes = (part[at] for part, at in zip(each, indices.T, strict=True))
-    one = np.ones(len(indices), np.int64)
-    on_rows = {dim: rows[:, ROW_DIMS.index(dim)] if dim in ROW_DIMS else one for dim in BOX_DIMS}
-    on_cols = {dim: cols[:, COL_DIMS.index(dim)] if dim in COL_DIMS else one for dim in BOX_DIMS}
+    of_each: list[Counts] = [*np.ascontiguousarray(indices.T)]
+    listed = zip((numbers.rows, numbers.cols, numbers.boxes), of_each, strict=True)
+    rows, cols, boxes = (each.T.take(at, axis=1) for each, at in listed)
+    on_rows = dict[str, Counts](zip(ROW_DIMS, rows, strict=True))
+    on_cols = dict[str, Counts](zip(COL_DIMS, cols, strict=True))
+    box, lanes = dict[str, Counts](zip(BOX_DIMS, boxes, strict=False)), boxes[6:9].prod(axis=0)
     pes, trips, held = dict[str, Counts](), dict[str, Amounts](), dict[str, Amounts]()
+    one = np.ones(len(indices), np.int64)
     for dim, loops in tables(numbers, form, cut).items():
-        at = on_rows[dim], on_cols[dim], loops.column[boxes[:, BOX_DIMS.index(dim)]]
-        pes[dim], trips[dim], held[dim] = on_rows[dim] * on_cols[dim], loops.trips[at], loops.held[at]
-    lanes, steps = boxes[:, 6:9].prod(axis=1), float(prod(vars(sizes).values()))
+        of_rows, of_cols = on_rows.get(dim, one), on_cols.get(dim, one)
+        pes[dim], (trips[dim], held[dim]) = of_rows * of_cols, loops.of(of_rows, of_cols, box[dim])
+    steps = float(prod(vars(sizes).values()))
     cost = steps * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
     if shape.is_mac:
         loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else trips["h"] * trips["w"])
@@ -56,11 +58,11 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     again = held["k"] if own else 1 if form.name == "is" else trips["k"]
     lines = (held["h"] if sizes.r == 1 else trips["h"]) * held["c"] * held["r"]
     stride, dilation = shape.window.stride, shape.window.dilation
-    fewest_taps = sizes.s - (trips["s"] - 1) * boxes[:, BOX_DIMS.index("s")]
+    fewest_taps = sizes.s - (trips["s"] - 1) * box["s"]
     fresh = trips["s"] * (np.minimum(stride[1], fewest_taps) if dilation[1] == 1 else 1)
     windows = fresh * (held["w"] - trips["w"]) + sizes.s * trips["w"]
     lines = lines * float(sizes.n * (sizes.k // shape.tiled_together)) * again
-    passed = lines * _passed_columns(numbers, form, boxes, pes["w"], trips)
+    passed = lines * _passed_columns(numbers, form, box, lanes, pes["w"], trips)
     of_pe = lines * windows
     diagonal = (pes["r"] > 1) & (stride[0] == dilation[0])
     places = np.where(diagonal, pes["h"] + pes["r"] - 1, pes["h"] * pes["r"]) * pes["c"] * pes["w"]
@@ -80,7 +82,9 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     return cost + params * costs.glb_read + results * costs.glb_write
 
 
-def _passed_columns(numbers: Numbers, form: Form, boxes: Counts, pes: Counts, trips: dict[str, Amounts]) -> Amounts:
+def _passed_columns(
+    numbers: Numbers, form: Form, box: dict[str, Counts], lanes: Counts, pes: Counts, trips: dict[str, Amounts]
+) -> Amounts:
     """Columns of the image that a PE gets from its east neighbour (`passes_columns`), in the mean of a row of PEs.
 
     The last PE of a row has no such neighbour. pes: those of a row, over w.
@@ -90,9 +94,9 @@ def _passed_columns(numbers: Numbers, form: Form, boxes: Counts, pes: Counts, tr
         return np.zeros(len(pes))
     ends = (trips["k"] == 1) | form.order.endswith("I")
     beside = (trips["w"] == 1) | (not shared(form, "w"))
-    in_halves = (boxes[:, BOX_DIMS.index("w")] == 1) | (not pe.pong_words)
-    passes = ends & beside & in_halves & (boxes[:, 6:9].prod(axis=1) == 1)
-    overlap = np.maximum(0, boxes[:, BOX_DIMS.index("s")] - shape.window.stride[1])
+    in_halves = (box["w"] == 1) | (not pe.pong_words)
+    passes = ends & beside & in_halves & (lanes == 1)
+    overlap = np.maximum(0, box["s"] - shape.window.stride[1])
     return passes * overlap * trips["w"] * trips["s"] * (pes - 1) / pes
 
 
