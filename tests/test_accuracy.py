@@ -118,6 +118,7 @@ def test_accuracy_at_least(tmp_path: Path) -> None:
     done("verify", path, *options, "--min-sqnr", reached - 0.1)
     result = invoke("verify", path, *options, "--min-sqnr", reached + 0.1)
     assert result.exit_code == 1 and "all" in result.stdout.splitlines()[-1]
+    assert invoke("verify", path, *options, "--min-sqnr", "nan").exit_code == 1
     label = re.escape(found["loses_most"])
     (line,) = result.stderr.splitlines()
     assert re.fullmatch(rf"cnncc: output '.*': SQNR {reached:.1f} dB, --min-sqnr .*: {label} loses most, .* dB", line)

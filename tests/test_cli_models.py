@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli_cases import build, done, noise, refused, save
+from cli_cases import build, conv_model, done, noise, refused, save
 from onnx import helper
 
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -426,3 +426,46 @@ def test_cli_host_reads_an_input_under_another_shape(tmp_path: Path) -> None:
     assert "steps agree" in done("verify", path).stdout
     done("compile", path, "-o", tmp_path / "net.cnb")
     done("run", tmp_path / "net.cnb")
+
+
+def test_cli_layers_with_names_of_other_rows(tmp_path: Path) -> None:
+    """A layer that is called as what is no layer gets a number: counters are by label."""
+    model = conv_model()
+    for layer, name in zip(model.graph.node, ("semaphores", "relu", "total"), strict=True):
+        layer.name = name
+    binary = tmp_path / "net.cnb"
+    done("compile", save(model, tmp_path / "net.onnx"), "-o", binary)
+    assert "counters are as predicted" in done("estimate", binary, "--check-counters").stdout
+    rows = [line.split()[0] for line in done("run", binary).stdout.splitlines() if line.startswith("  ")]
+    assert {"semaphores_2", "total_2", "total"} <= {*rows}
+
+
+def test_cli_one_image_whose_result_is_a_number(tmp_path: Path) -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("ReduceMean", ["c"], ["y"], keepdims=0)]
+    path = save(build(nodes, {"x": (1, 2, 5, 4)}, ["y"], {"w": noise(1, 3, 2, 2, 2)}), tmp_path / "net.onnx")
+    for images in (1, 2):
+        assert "steps agree" in done("verify", path, "--images", images).stdout
+
+
+def test_cli_a_network_without_layers_on_the_array(tmp_path: Path) -> None:
+    path = save(only_host(), tmp_path / "net.onnx")
+    said = refused("compile", path, "--arch", "tcpa-4x4", "--parallel", "layers", "-o", tmp_path / "net.cnb")
+    assert "no layer runs on the array" in said
+    assert "+0.0 %" in done("estimate", path, "--front").stdout
+
+
+def test_cli_writes_no_file_that_it_reads(tmp_path: Path) -> None:
+    path, binary, data = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "net.cnb", tmp_path / "in.npz"
+    done("compile", path, "-o", binary)
+    np.savez(data, x=noise(1, 1, 3, 11, 7))
+    for arguments, file in (
+        (("compile", path, "-o", path), path),
+        (("run", binary, "-o", binary), binary),
+        (("run", binary, "--input", data, "-o", tmp_path / "." / "in.npz"), data),
+        (("run", binary, "--stats", tmp_path / "out", "-o", tmp_path / "out"), tmp_path / "out"),
+        (("disasm", binary, "-o", binary), binary),
+    ):
+        was = file.read_bytes() if file.exists() else None
+        assert f"{file}: is an input, or another output" in refused(*arguments)
+        assert was == (file.read_bytes() if file.exists() else None)
+    done("run", binary, "-o", "/dev/null", "--stats", "/dev/null")

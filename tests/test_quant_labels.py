@@ -35,3 +35,8 @@ def test_quant_labels_are_unique_with_their_parts() -> None:
         "b_2",
         "a_2_2",
     ]
+
+
+def test_quant_labels_are_no_other_rows_of_tables() -> None:
+    labels = Labels()
+    assert [labels.free(name) for name in ("semaphores", "total", "a")] == ["semaphores_2", "total_2", "a"]

@@ -32,7 +32,7 @@ def command(source: Path, output: Path, data: Path) -> None:
     from cnncc.isa.codec import decode_program, encode_program
     from cnncc.util.files import check_writable, read_bytes, write_atomically
 
-    check_writable(output)
+    check_writable(output, inputs=(source,))
     try:
         text = read_bytes(source, TEXT_LIMIT_BYTES, "the limit of assembly is 256 MiB").decode()
     except OSError as error:

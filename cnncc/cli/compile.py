@@ -63,7 +63,7 @@ def command(
     source = dump_file(cast("Path", start or model))
     if output is None and emit == "bin":  # IR and assembly go to the terminal
         output = Path(f"{source.stem}.cnb")
-    check_writable(output)
+    check_writable(output, inputs=(source, options.calibrate, options.schedule))
     compilation = resume(source, options) if start is not None else start_compilation(source, options)
     if emit in LEVELS and LEVELS.index(emit) < LEVELS.index(level := compilation.level()):
         raise Refusal(f"{source}: its level is {level} already, which is below {emit}: give --emit {level}")

@@ -22,5 +22,5 @@ def command(binary: Path, output: Path | None) -> None:
     from cnncc.binary.modules import disassembly
     from cnncc.util.files import check_writable
 
-    check_writable(output)
+    check_writable(output, inputs=(binary,))
     write_text(output, disassembly(load(binary)))

@@ -101,7 +101,7 @@ def _estimate(
     from cnncc.estimate.mapped_program import of_binary, of_model, on_one_core
     from cnncc.util.files import check_writable, write_atomically
 
-    check_writable(proof)
+    check_writable(proof, inputs=(source, options.calibrate, options.schedule))
     changed = what_if.read_changes(changes)
     is_binary = source.suffix == ".cnb"
     with progress_line() as progress:

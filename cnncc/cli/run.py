@@ -48,7 +48,7 @@ def command(
     from cnncc.util.npz import npz_bytes, read_npz
 
     gc.freeze()  # the modules just imported: going through them again and again took a fifth of the run (2026-11)
-    check_writable(output, stats, timeline)
+    check_writable(output, stats, timeline, inputs=(binary, inputs))
     loaded = load(binary)
     names = [tensor.name for tensor in inputs_of(loaded)]
     over_frames = has_frames(loaded.instructions)

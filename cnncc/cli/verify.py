@@ -141,7 +141,7 @@ def _check_sqnr(verifier: Verifier, least_db: float) -> None:
         click.echo("cnncc: warning: --min-sqnr: the model's own integers are not compared with float", err=True)
     most = greatest_drop(verifier.layers)
     for output in verifier.accuracy:
-        if output.sqnr_db < least_db:
+        if not output.sqnr_db >= least_db:  # nor of nan
             where = f": {most.label} loses most, {most.drop_db:.1f} dB" if most else ""
             raise Refusal(f"output '{output.output}': SQNR {output.sqnr_db:.1f} dB, --min-sqnr {least_db:g}{where}")
 

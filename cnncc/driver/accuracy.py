@@ -34,8 +34,8 @@ class Accuracy:
 
 
 def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
-    """The accuracy of `got` against `exact` (both real, [n, …])."""
-    reference = np.asarray(exact, np.float64)
+    """The accuracy of `got` against `exact` (both real, [n, …]; [] of one image that has a single number)."""
+    reference = np.atleast_1d(np.asarray(exact, np.float64))
     error = np.asarray(got, np.float64) - reference
     rows = (reference.reshape(len(reference), -1), np.asarray(got).reshape(len(reference), -1))
     agree = float((rows[0].argmax(axis=1) == rows[1].argmax(axis=1)).mean())

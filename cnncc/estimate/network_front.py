@@ -80,12 +80,17 @@ def as_text(front: Sequence[FrontPoint], unit: str) -> Iterator[str]:
         [
             point.options,
             f"{point.cycles:,}",
-            f"{100 * (point.cycles / first.cycles - 1):+.2f} %",
+            f"{_change(point.cycles, first.cycles):+.2f} %",
             f"{point.energy:,.0f}",
-            f"{100 * (point.energy / first.energy - 1):+.1f} %",
+            f"{_change(point.energy, first.energy):+.1f} %",
             f"{point.dram_words:,}",
         ]
         for point in front
     ]
     columns = [Column("options", NAME), "cycles", "change", f"energy [{unit}]", "change", "DRAM words"]
     yield from table(columns, rows)
+
+
+def _change(value: float, first: float) -> float:
+    """In percent; 0 where the first is, as of energies by prices of 0: all of them are then."""
+    return 100 * (value / first - 1) if first else 0.0

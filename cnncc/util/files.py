@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cnncc.errors import Refusal
@@ -58,11 +58,18 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f"{prefix}{secrets.token_hex(4)}{path.suffix}")  # numpy looks at the suffix
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Check, before any work, that these files can be written, in folders that exist or can be made. Raises Refusal."""
+def check_writable(*paths: Path | None, inputs: Sequence[Path | None] = ()) -> None:
+    """Check, before any work, that these files can be written, in folders that exist or can be made. Raises Refusal.
+
+    inputs: files that the command reads, of which none may be written. No file may be written twice.
+    """
+    taken = {path.resolve() for path in inputs if path is not None}
     for path in paths:
         if path is None:
             continue
+        if path.resolve() in taken and (path.is_file() or not path.exists()):
+            raise Refusal(f"{path}: is an input, or another output, of this command: give another name")
+        taken.add(path.resolve())
         if path.is_dir():
             raise Refusal(f"{path}: is a folder")
         if path.exists() and not path.stat().st_mode & 0o222:

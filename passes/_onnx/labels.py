@@ -26,11 +26,15 @@ def tidy(name: str, op_type: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", ".".join(kept))
 
 
+# Parts of a program that are no layers of the network, and the last row of tables.
+OTHERS = ("semaphores", "inputs", "outputs", "total")
+
+
 class Labels:
-    """Gives each node a unique label, different also from the labels of other nodes' parts."""
+    """Gives each node a unique label, different also from the labels of other nodes' parts and of `OTHERS`."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._taken = {*OTHERS}
 
     def of(self, node: NodeOp, index: int) -> str:
         """The label of `node`, from its name; without one, from its operator and its number `index` in the graph."""

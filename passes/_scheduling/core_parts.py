@@ -40,7 +40,9 @@ class LayerGraph:
 
     @classmethod
     def of(cls, layers: Sequence[LayerOp]) -> LayerGraph:
-        """Raises Refusal where the layers read several values from outside, or others read several of theirs."""
+        """Raises Refusal without layers, where they read several values from outside, or others several of theirs."""
+        if not layers:
+            raise Refusal("no layer runs on the array: cores need some")
         computed, read = {layer.result for layer in layers}, dict[SSAValue, LayerOp]()
         for layer in layers:
             for value in layer.operands:
