@@ -235,8 +235,14 @@ class _Front:
         order = np.lexsort((fewest, least))
         order = order[least[order] < self.fastest.cost]
         order = order[_places(least[order], blocks[order]) < self.effort.front_equal]
-        most = self.effort.front_tiles
-        chosen = [i for limit in self.limits for i in order[fewest[order] < limit][:most].tolist()]
+        small = np.sort(order)  # of equal ones the smallest tiles first: many sizes of blocks are multiples of them
+        small = small[np.argsort(least[small], kind="stable")]
+        most, chosen = self.effort.front_tiles, list[int]()
+        for limit in self.limits:
+            below = fewest < limit
+            fast = order[below[order]][: most // 2]
+            below[fast] = False
+            chosen += [*fast.tolist(), *small[below[small]][: most - len(fast)].tolist()]
         ends = list(accumulate(len(part.least) for part in parts))
         groups, seen = defaultdict[int, list[_Points]](list), set[object]()
         for i in dict.fromkeys(chosen):
