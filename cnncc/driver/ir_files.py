@@ -74,7 +74,7 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
         try:
             module = Parser(ctx, text, name=str(path)).parse_module()
             module.verify()
-        except (RecursionError, ValueError, OverflowError) as error:
+        except (RecursionError, ValueError, OverflowError, NotImplementedError) as error:
             raise Refusal(f"{path}: {shortened(str(error))}") from error
         return module
 

@@ -77,7 +77,7 @@ class OptMain(xDSLOptMain):
                 return parse_mlir(io.BytesIO(text.encode()))
             except RecursionError as error:
                 raise Refusal(f"{self.get_input_name()}: nested too deeply") from error
-            except (ValueError, OverflowError) as error:  # attributes with values out of range
+            except (ValueError, OverflowError, NotImplementedError) as error:  # attributes out of range
                 raise Refusal(f"{self.get_input_name()}: {shortened(str(error))}") from error
 
         def parse_onnx(_: IO[bytes]) -> ModuleOp:

@@ -76,7 +76,8 @@ class GroupProgram:
             check_stages(group, [number in with_residual for number in range(len(group))])
         for layer in layers.values():
             if layer.shape.per_position:
-                raise Refusal(f"layer {layer.label} has a scale for each position: leave it out of the group")
+                where = "no core takes it" if self.over_frames else "leave it out of the group"
+                raise Refusal(f"layer {layer.label} has a scale for each position: {where}")
         self.prefetches = [
             number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(group))
         ]
