@@ -24,10 +24,11 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
+from types import new_class
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from xdsl.ir import Operation
-from xdsl.irdl import IRDLOperation
+from xdsl.irdl import IRDLOperation, irdl_attr_definition
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
@@ -41,7 +42,7 @@ from xdsl.printer import Printer
 
 from cnncc.dialects._conditions import ALWAYS, NEVER, Condition
 from cnncc.dialects._instructions import AXES, Axis, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
-from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default
+from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default, parse_tuple
 from cnncc.dialects._wrap import wrapped
 
 RecordT = TypeVar("RecordT")
@@ -151,8 +152,7 @@ def _parse(parser: AttrParser, name: str, hint: Any) -> Any:
     if hint in NOTATIONS:
         return NOTATIONS[hint](parser)
     if get_origin(hint) is tuple:
-        inner = get_args(hint)[0]
-        return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _parse(parser, name, inner)))
+        return parse_tuple(parser, hint, lambda inner: _parse(parser, name, inner))
     if get_origin(hint) is Literal:
         return _choice(parser, name, get_args(hint))
     if issubclass(hint, Enum):
@@ -273,6 +273,13 @@ class ClausesAttr(RecordAttr[RecordT]):
         """Print `<clauses>`."""
         with printer.in_angle_brackets():
             printer.print_string(format_clauses(self.data))
+
+
+def clauses_attr(name: str, record: type[RecordT]) -> type[ClausesAttr[RecordT]]:
+    """The attribute of this name that holds such a record."""
+    body = {"name": name, "__doc__": record.__doc__, "__module__": __name__}
+    bases = (ClausesAttr[record],)
+    return irdl_attr_definition(new_class(f"{record.__name__}Attr", bases, None, lambda own: own.update(body)))
 
 
 @irdl_custom_directive

@@ -160,7 +160,7 @@ class Tensor:
     role: Role = "value"
     scale: float = 0.0
     zero: int = 0
-    clamp: tuple[int, ...] = INT32
+    clamp: tuple[int, int] = INT32
     at: int = -1
     element: str = "float32"
     part_of: str = ""
@@ -281,9 +281,9 @@ class Unit:
     bias: bool = False
     scale: bool = False
     zero: int = 0
-    clamp: tuple[int, ...] = INT32
+    clamp: tuple[int, int] = INT32
     factors: str = ""
-    add_clamp: tuple[int, ...] = INT32
+    add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
     layer: str = ""
 

@@ -81,9 +81,9 @@ class Steps:
     scale: str = ""
     per_position: bool = False
     zero: int = 0
-    clamp: tuple[int, ...] = INT32
+    clamp: tuple[int, int] = INT32
     factors: str = ""
-    add_clamp: tuple[int, ...] = INT32
+    add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
     shuffle: int = 1
 
@@ -113,7 +113,7 @@ class Quant:
 
     scale: float
     zero: int = 0
-    clamp: tuple[int, ...] = INT32
+    clamp: tuple[int, int] = INT32
     element: str = "float32"
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -65,12 +66,20 @@ def format_record(record: Any) -> str:
     return ", ".join(f"{name} = {format_value(value)}" for name, value in said.items())
 
 
+def parse_tuple(parser: AttrParser, kind: Any, item: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Parse a tuple in brackets, of as many values as its type has. item: parses a value of a type."""
+    inner, *more = get_args(kind)
+    values = tuple(parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, lambda: item(inner)))
+    if more != [...] and len(values) != 1 + len(more):
+        parser.raise_error(f"expected {1 + len(more)} values, there are {len(values)}")
+    return values
+
+
 def _parse(parser: AttrParser, kind: Any) -> Any:
     if isinstance(kind, types.UnionType):  # T | None: None is only ever the default
         return _parse(parser, next(arg for arg in get_args(kind) if arg is not types.NoneType))
     if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
-        return tuple(parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, lambda: _parse(parser, inner)))
+        return parse_tuple(parser, kind, lambda inner: _parse(parser, inner))
     if kind is bool:
         return parser.parse_boolean()
     if kind is int:

@@ -39,7 +39,6 @@ from xdsl.dialects.builtin import UnitAttr as Mark
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import (
     IRDLOperation,
-    irdl_attr_definition,
     irdl_op_definition,
     opt_prop_def,
     prop_def,
@@ -50,7 +49,7 @@ from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._channels import Region
-from cnncc.dialects._clauses import Clauses, ClausesAttr
+from cnncc.dialects._clauses import Clauses, clauses_attr
 from cnncc.dialects._conditions import Condition
 from cnncc.dialects._core_tokens import SEMAPHORES, CoreTokens, cores_problems
 from cnncc.dialects._instructions import AXES as AXES
@@ -86,68 +85,19 @@ from cnncc.dialects._records import field_types
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.weights import RefAttr
 
-
-@irdl_attr_definition
-class TensorAttr(ClausesAttr[Tensor]):
-    """A tensor record."""
-
-    name = "array.tensor_record"
-
-
-@irdl_attr_definition
-class ViewAttr(ClausesAttr[View]):
-    """A view record."""
-
-    name = "array.view_record"
-
-
-@irdl_attr_definition
-class DmaAttr(ClausesAttr[Dma]):
-    """A DMA record."""
-
-    name = "array.dma_record"
-
-
-@irdl_attr_definition
-class LoadAttr(ClausesAttr[Load]):
-    """A load record."""
-
-    name = "array.load_record"
-
-
-@irdl_attr_definition
-class MacAttr(ClausesAttr[Mac]):
-    """A macro-instruction record."""
-
-    name = "array.mac_record"
-
-
-@irdl_attr_definition
-class UnitAttr(ClausesAttr[Unit]):
-    """An output unit record."""
-
-    name = "array.unit_record"
-
-
-@irdl_attr_definition
-class CommitAttr(ClausesAttr[Commit]):
-    """A commit record."""
-
-    name = "array.commit_record"
-
-
-@irdl_attr_definition
-class HostAttr(ClausesAttr[Host]):
-    """A host segment record."""
-
-    name = "array.host_record"
-
-
-@irdl_attr_definition
-class SyncAttr(ClausesAttr[Sync]):
-    """A record of the engines that are waited for."""
-
-    name = "array.sync_record"
+TensorAttr = clauses_attr("array.tensor_record", Tensor)
+ViewAttr = clauses_attr("array.view_record", View)
+DmaAttr = clauses_attr("array.dma_record", Dma)
+LoadAttr = clauses_attr("array.load_record", Load)
+MacAttr = clauses_attr("array.mac_record", Mac)
+UnitAttr = clauses_attr("array.unit_record", Unit)
+CommitAttr = clauses_attr("array.commit_record", Commit)
+HostAttr = clauses_attr("array.host_record", Host)
+SyncAttr = clauses_attr("array.sync_record", Sync)
+SignalAttr = clauses_attr("array.signal_record", Signal)
+RepeatAttr = clauses_attr("array.repeat_record", Repeat)
+CoreAttr = clauses_attr("array.core_record", CorePlace)
+RouteAttr = clauses_attr("array.route_record", TokenRoute)
 
 
 class _RecordOp(IRDLOperation):
@@ -190,20 +140,6 @@ class LayerOp(IRDLOperation):
         """Views, tensors, loops and semaphores resolve. The message has all that do not."""
         if problems := list(dict.fromkeys(_problems(self))):
             raise VerifyException(f"layer {self.label.data}: {'; '.join(problems)}")
-
-
-@irdl_attr_definition
-class SignalAttr(ClausesAttr[Signal]):
-    """A signal record."""
-
-    name = "array.signal_record"
-
-
-@irdl_attr_definition
-class RepeatAttr(ClausesAttr[Repeat]):
-    """A loop record."""
-
-    name = "array.repeat_record"
 
 
 @irdl_op_definition
@@ -295,20 +231,6 @@ class HostOp(_RecordOp):
         names, tensors = (*self.record.data.inputs, *self.record.data.outputs), tensors_of(self.parent_op())
         if unknown := [name for name in names if name not in tensors]:
             raise VerifyException(f"array.host: there is no tensor {', '.join(unknown)}")
-
-
-@irdl_attr_definition
-class CoreAttr(ClausesAttr[CorePlace]):
-    """A record of a core."""
-
-    name = "array.core_record"
-
-
-@irdl_attr_definition
-class RouteAttr(ClausesAttr[TokenRoute]):
-    """A record of a route."""
-
-    name = "array.route_record"
 
 
 @irdl_op_definition

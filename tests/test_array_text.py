@@ -8,6 +8,7 @@ import pytest
 from array_cases import module
 from test_array_eval import altered
 from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError
 
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
@@ -60,3 +61,8 @@ def test_array_text_breaks_outside_brackets_behind_a_comma() -> None:
     assert wrapped(LONG, 40) == 'op "a, (b, c" (dd, ee, ff) [gg, hh],\n    ii jj -> kk'
     assert wrapped('op <a, b, c, d> label "e f" then', 24) == 'op <a, b, c, d>\n    label "e f" then'
     assert wrapped(LONG, 30) == 'op "a, (b, c" (dd, ee, ff)\n    [gg, hh], ii jj -> kk'
+
+
+def test_array_text_of_a_pair_has_two_numbers() -> None:
+    with pytest.raises(ParseError, match="expected 2 values, there are 1"):
+        parse_clauses(Parser(new_context(), "clamp [3]"), A.Unit)

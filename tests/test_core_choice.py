@@ -32,7 +32,7 @@ ARCH = load_arch("tcpa-4x4")
 def test_rectangles_are_laid_on_the_array_as_they_are(number: int) -> None:
     rng = np.random.default_rng([SEED, number])
     shapes = [(int(rng.integers(1, 5)), int(rng.integers(1, 5))) for _ in range(int(rng.integers(1, 5)))]
-    places = places_of(shapes, ARCH)
+    places = places_of(tuple(shapes), ARCH)
     if places is None:
         return
     assert [(place.rows, place.cols) for place in places] == shapes
@@ -43,7 +43,7 @@ def test_all_pairs_of_rectangles_that_fit_are_found() -> None:
     sides = list(product(range(1, 5), repeat=2))
     for one, two in product(sides, sides):
         fits = (one[0] + two[0] <= 4) or (one[1] + two[1] <= 4)
-        assert (places_of([one, two], ARCH) is not None) == fits
+        assert (places_of((one, two), ARCH) is not None) == fits
 
 
 def chain(number: int) -> ModuleOp:

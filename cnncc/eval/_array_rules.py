@@ -449,11 +449,7 @@ class ArrayState:
             pairs = np.ascontiguousarray(raw).view("<i4")
             bias = pairs[..., 0].astype(np.int64) if unit.bias else None
             scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
-        return Epilogue(bias, scale, unit.zero, _pair(unit.clamp), factors, _pair(unit.add_clamp), unit.slope)
-
-
-def _pair(clamp: tuple[int, ...]) -> tuple[int, int]:
-    return clamp[0], clamp[1]
+        return Epilogue(bias, scale, unit.zero, unit.clamp, factors, unit.add_clamp, unit.slope)
 
 
 def named(op: Operation, rule: Callable[[Operation], None]) -> None:

@@ -252,7 +252,7 @@ class LayerRun:
         held = {name: body.buffers[name].read(*at) for name in ("bias", "scale") if name in body.buffers}
         steps = self.layer.steps.data
         epilogue = Epilogue(
-            held.get("bias"), held.get("scale"), steps.zero, _pair(steps.clamp), self.factors, _pair(steps.add_clamp),
+            held.get("bias"), held.get("scale"), steps.zero, steps.clamp, self.factors, steps.add_clamp,
             steps.slope,
         )  # fmt: skip
         sums = self.checked(self.sums[index])
@@ -274,10 +274,6 @@ class LayerRun:
                 f"outside the psum range {lo} to {hi}"
             )
         return sums
-
-
-def _pair(clamp: tuple[int, ...]) -> tuple[int, int]:
-    return clamp[0], clamp[1]
 
 
 def _symbol(symbols: Mapping[str, Array], name: str, op: Operation) -> Array:

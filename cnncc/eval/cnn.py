@@ -138,9 +138,9 @@ class _Run:
             scale=self.scale(steps, op, sums.shape) if steps.scale else None,
             zero=steps.zero,
             # Without a clamp, a psum of more than 32 bits must keep its range.
-            clamp=(steps.clamp[0], steps.clamp[1]) if steps.clamp != Steps().clamp else self.psum_range,
+            clamp=steps.clamp if steps.clamp != Steps().clamp else self.psum_range,
             factors=self.symbol(steps.factors, op) if steps.factors else None,
-            add_clamp=(steps.add_clamp[0], steps.add_clamp[1]),
+            add_clamp=steps.add_clamp,
             slope=steps.slope,
         )
         self.checked(sums, op)

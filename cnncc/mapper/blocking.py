@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from math import ceil
+from operator import itemgetter
 
 import numpy as np
 
@@ -47,11 +48,7 @@ def candidates(
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))
-    yield from heapq.merge(*by_stage, key=_first)
-
-
-def _first(candidate: tuple[int, BlockPlan]) -> int:
-    return candidate[0]
+    yield from heapq.merge(*by_stage, key=itemgetter(0))
 
 
 def _in_order(

@@ -23,10 +23,9 @@ from cnncc.model.register_files import lanes_used
 class RouteLoop(NamedTuple):
     """A route's part in one loop.
 
-    loop: its number among those outside the box. n: iterations. step: indices of each. on: the axis; empty in time.
+    n: iterations. step: indices of each. on: the axis; empty in time.
     """
 
-    loop: int
     n: int
     step: int
     on: str
@@ -116,7 +115,7 @@ class Nest:
 
     def _enter(self, route: Route, number: int, loop: Loop) -> Iterator[Route]:
         for count, step, first in self.pieces(number, route.held):
-            yield Route(route.first + first, (*route.runs, RouteLoop(number, count, step, loop.on)), step)
+            yield Route(route.first + first, (*route.runs, RouteLoop(count, step, loop.on)), step)
 
     def spread(self, dim: str, depth: int) -> list[Route]:
         """The routes to `depth`, with the PEs of loops in space further inside, which share a fetch at `depth`.
@@ -134,7 +133,7 @@ class Nest:
             if rest and number <= last:
                 raise Refusal(f"loops over {dim} in space do not take equal parts of what is fetched outside them")
             if loop.on:
-                route = replace(route, runs=(*route.runs, RouteLoop(number, count, step, loop.on)), held=step)
+                route = replace(route, runs=(*route.runs, RouteLoop(count, step, loop.on)), held=step)
             tile = step
         return route
 

@@ -177,18 +177,15 @@ class CoreSearch:
             return
         for shapes in islice(product(*choices), MOST_TUPLES):
             pes = sum(map(prod, shapes))
-            if pes <= total and self._places(shapes) is not None:
+            if pes <= total and places_of(shapes, self.arch) is not None:
                 most = max(-(-work // prod(shape)) for work, shape in zip(works, shapes, strict=True))
                 yield Combination(most, pes, cut, shapes)
-
-    def _places(self, shapes: tuple[Shape, ...]) -> tuple[Region, ...] | None:
-        return places_of(shapes, self.arch)
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
     def _choice(self, combination: Combination, below: int | None) -> ChosenCores | None:
         """The chain of a combination, if it runs, and all its cores take fewer cycles than `below`."""
-        places, cut = self._places(combination.shapes), combination.cut
+        places, cut = places_of(combination.shapes, self.arch), combination.cut
         assert places is not None
         runs = list[CoreLayers]()
         for first, end, shape in zip(cut, (*cut[1:], len(self.units)), combination.shapes, strict=True):
@@ -247,13 +244,9 @@ def _joined(
         yield tuple(sorted((*first, *moved)))
 
 
-def places_of(shapes: Sequence[Shape], arch: Arch) -> tuple[Region, ...] | None:
-    """Places for the rectangles, with at most as many cores in a row or column as buses; None if there are none."""
-    return _places_of(tuple(shapes), arch)
-
-
 @cache
-def _places_of(shapes: tuple[Shape, ...], arch: Arch) -> tuple[Region, ...] | None:
+def places_of(shapes: tuple[Shape, ...], arch: Arch) -> tuple[Region, ...] | None:
+    """Places for the rectangles, with at most as many cores in a row or column as buses; None if there are none."""
     for way in _cuts_of(frozenset(enumerate(shapes)), arch.rows, arch.cols):
         places = [place for _, place in way]
         if regions_in_array_problem([(str(number), place) for number, place in enumerate(places)], arch) is None:

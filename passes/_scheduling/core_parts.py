@@ -32,11 +32,10 @@ from cnncc.passes._scheduling.rewrites import canonical
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """The layers that run side by side, in program order. image: what they read. result: what they are run for."""
+    """The layers that run side by side, in program order. image: what they read."""
 
     layers: tuple[LayerOp, ...]
     image: SSAValue
-    result: SSAValue
 
     @classmethod
     def of(cls, layers: Sequence[LayerOp]) -> LayerGraph:
@@ -69,7 +68,7 @@ class LayerGraph:
             raise Refusal(
                 f"the result of layer '{label_of(leaving[0])}' leaves the cores, and layers behind it read it"
             )
-        return cls(tuple(layers), next(iter(read)), layers[-1].result)
+        return cls(tuple(layers), next(iter(read)))
 
     @cached_property
     def _spans(self) -> dict[SSAValue, tuple[int, int]]:

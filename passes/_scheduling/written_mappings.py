@@ -7,6 +7,7 @@ yet cannot be lowered is refused by `nest-to-array`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from operator import itemgetter
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
@@ -71,7 +72,9 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
                 continue
             least = min(least, needed := glb_words(shape, arch, each))
             if needed <= budget.words:
-                best = min(best or (_cost(shape, arch, each), each), (_cost(shape, arch, each), each), key=_first)
+                best = min(
+                    best or (_cost(shape, arch, each), each), (_cost(shape, arch, each), each), key=itemgetter(0)
+                )
         if best is not None:  # smaller blocks move more words
             return best[1]
     if least == NOTHING_FITS:
@@ -88,10 +91,6 @@ def _cost(shape: LayerShape, arch: Arch, mapping: Mapping) -> tuple[bool | int, 
     small = all(stage.depth == 0 for stage in weights) and is_small(shape, arch, mapping)
     buffers = sum(stage.buffers for stage in weights)
     return not small, moved_words(shape, arch, mapping), -buffers, glb_words(shape, arch, mapping)
-
-
-def _first(candidate: tuple[tuple[bool | int, ...], Mapping]) -> tuple[bool | int, ...]:
-    return candidate[0]
 
 
 def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:

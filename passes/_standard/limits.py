@@ -74,7 +74,7 @@ def _reach(layer: LayerOp, ifmap: IntegerType, psum: IntegerType) -> tuple[int, 
     """Bounds of the output from types and clamps."""
     steps = layer.steps.data
     if steps.factors:
-        return steps.add_clamp[0], steps.add_clamp[1]
+        return steps.add_clamp
     lo, hi = steps.clamp
     if steps.scale:
         return lo, hi

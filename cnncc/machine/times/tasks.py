@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from cnncc.arch.operations import MacOperation
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import mask_of
+from cnncc.machine.values.mac_operations import operands_of
 
 ENGINES = ("dma", "load", "array", "commit")
 ARRAY = ENGINES.index("array")
@@ -16,7 +16,6 @@ SEMAPHORES = 15  # 4-bit fields name them; 0 is none (TOKEN-4)
 
 # Token queues (TOKEN-1 to TOKEN-4): full and free halves of each register file, then the semaphores by number.
 HALVES = ("weight free", "weight full", "ifmap free", "ifmap full", "psum free", "psum full")
-_FILES = tuple(half.split()[0] for half in HALVES)
 QUEUES = len(HALVES) + SEMAPHORES
 PSUM_FULL = HALVES.index("psum full")
 
@@ -40,11 +39,6 @@ class EngineToken:
 
     queue: int
     mask: int
-
-    @property
-    def file(self) -> str:
-        """The register file whose half it is; empty for a semaphore."""
-        return _FILES[self.queue] if self.queue < len(HALVES) else ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ def task_of(inst: Instruction) -> EngineTask:
             free = HALVES.index(f"{inst.text('kind')} free")
             takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
         case Kind.MAC:
-            weights = _reads_weights(inst.operation())
+            weights = "weight" in operands_of(inst.operation())
             takes = _token(inst, "take_weight", 1) * weights + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
             gives = _token(inst, "give_weight", 0) * weights + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
             return EngineTask(engine, takes, gives)
@@ -107,14 +101,3 @@ def task_of(inst: Instruction) -> EngineTask:
         case _:
             assert_never(kind)
     return EngineTask(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))
-
-
-def _reads_weights(operation: MacOperation) -> bool:
-    """Whether a macro-instruction waits for weights."""
-    match operation:
-        case MacOperation.MAC:
-            return True
-        case MacOperation.MAX | MacOperation.ADD:
-            return False
-        case _:
-            assert_never(operation)
