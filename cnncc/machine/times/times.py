@@ -5,7 +5,7 @@ An iteration of a loop is a function of the `State` at its start: times relative
 - A time before the sequencer's counts as the sequencer's own. Every later instruction starts later than now, so no
   `max` of rules TIME-1 and TIME-2 can tell earlier times apart.
 - Only the array's stalls look further back: how long has it been idle? These cycles are kept apart and charged to the
-  next cause that the array waits for (`Effect.absorber`).
+  next cause that the array waits for (`Paths.opening`).
 - A state takes finitely many values, because queues and tokens are bounded. So states recur, and the iterations from
   one occurrence to the next are multiplied.
 
