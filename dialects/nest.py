@@ -39,7 +39,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
-from xdsl.ir import Attribute, Dialect, SSAValue, Use
+from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     BaseAttr,
     IRDLOperation,
@@ -243,8 +243,9 @@ class GroupOp(IRDLOperation):
             raise VerifyException("nest.group: its results have the types of the values of nest.yield")
         if any(not isinstance(value.owner, LayerOp) or value.owner.parent_op() is not self for value in last.values):
             raise VerifyException("nest.group: nest.yield names results of the group's layers")
-        if outside := [op for op in self.members() if any(_is_outside(use, self) for use in op.result.uses)]:
-            raise VerifyException(f"nest.group: {_name(outside[0])} is read outside of the group: nest.yield it")
+        uses = ((op, use) for op in self.members() for use in op.result.uses)
+        if outside := next((op for op, use in uses if use.operation.parent_op() is not self), None):
+            raise VerifyException(f"nest.group: {label_of(outside)} is read outside of the group: nest.yield it")
         if (self.place is not None) != isinstance(self.parent_op(), CoresOp):
             raise VerifyException(f"nest.group {self.label.data}: groups of nest.cores, and only they, stand on PEs")
         if problem := group_problem(group_layers(self)):
@@ -395,9 +396,9 @@ def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:
             return f"{name} has nest.load, or several images: frames follow each other, an image each"
         for layer in layers:
             if any(value not in inside | entries for value in layer.operands):
-                return f"{_name(layer)} reads what neither its core computes nor the one before it passes on"
+                return f"{label_of(layer)} reads what neither its core computes nor the one before it passes on"
             if layer.residual in entries:
-                return f"{_name(layer)} has as its residual what comes from outside of its core: loads read it alone"
+                return f"{label_of(layer)} has as its residual what comes from outside of its core: loads read it alone"
         if unread := next((value for value in entries if not any(value in layer.operands for layer in layers)), None):
             what = unread.owner.label.data if isinstance(unread.owner, ChannelOp) else "the image"
             return f"{name} does not read {what}"
@@ -423,11 +424,6 @@ def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
     return rest_sets(sizes, mapping_of(layer).loops, together)
 
 
-def reads_of(layer: LayerOp, producers: Sequence[Member]) -> tuple[RowRead, ...]:
-    """How a layer reads the results of `producers`."""
-    return reads_of_values(layer, [producer.result for producer in producers])
-
-
 def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[RowRead, ...]:
     """How a layer reads `values`; a residual is read row by row."""
     number = {value: at for at, value in enumerate(values)}
@@ -443,13 +439,14 @@ def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[RowRead
 def group_layers(group: GroupOp) -> list[GroupLayer]:
     """The layers of a group, and its loads, as plain data."""
     members, leaves = group.members(), group.yielded()
+    results = [member.result for member in members]
 
     def plain(op: Member) -> GroupLayer:
         delay, keeps, first = _number(op.delay), _number(op.keeps), _number(op.first)
         if isinstance(op, LoadOp):
-            return load_of_rows(_name(op), image_shape(op.value.type), op.rows.value.data, delay, keeps, first)
-        kind, sizes, reads = op.kind.data, op.sizes.data, reads_of(op, members)
-        return GroupLayer(_name(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves, first)
+            return load_of_rows(label_of(op), image_shape(op.value.type), op.rows.value.data, delay, keeps, first)
+        kind, sizes, reads = op.kind.data, op.sizes.data, reads_of_values(op, results)
+        return GroupLayer(label_of(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves, first)
 
     return without_unread_rows([plain(op) for op in members])
 
@@ -458,12 +455,9 @@ def _number(attribute: IntegerAttr | None) -> int:
     return attribute.value.data if attribute is not None else 0
 
 
-def _name(op: Member) -> str:
+def label_of(op: Member) -> str:
+    """The label, or a stand-in for messages."""
     return op.label.data if op.label else "(no label)"
-
-
-def _is_outside(use: Use, group: GroupOp) -> bool:
-    return use.operation.parent_op() is not group
 
 
 def image_shape(value_type: Attribute) -> tuple[int, int, int, int]:

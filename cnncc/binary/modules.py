@@ -23,9 +23,6 @@ from cnncc.isa.codec import encode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.weights import Array, WeightStore
 
-# Metadata that `build_binary` computes from a module.
-FROM_MODULE = ("arch_sha256", "weights", "layers", "comments", "buffers", "segments")
-
 
 def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mapping[str, Any] | None = None) -> Binary:
     """The binary of a module at the machine level. about: further metadata, such as the model's name and hash.
@@ -50,11 +47,6 @@ def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mappin
         arch=arch,
         metadata={**_metadata(module, tensors, models), "arch_sha256": arch_digest(arch), **(about or {})},
     )
-
-
-def about(binary: Binary) -> dict[str, Any]:
-    """The metadata that does not come from the module: `build_binary`'s argument `about`."""
-    return {key: value for key, value in binary.metadata.items() if key not in FROM_MODULE}
 
 
 def _check_weights(weights: Sequence[tuple[str, Array]], tensors: Sequence[Tensor], arch: Arch) -> None:

@@ -54,10 +54,9 @@ class SpacePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class SpaceCheck:
-    """The result of a check: points enumerated, written as records, run; a better mapping with its cycles, if any."""
+    """The result of a check: points enumerated, run; a better mapping with its cycles, if any."""
 
     combinations: int
-    written: int
     run: int
     better: tuple[Mapping, int] | None = None
 
@@ -356,24 +355,23 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 
     budget: words of the GLB for weights, parameters and partial sums.
     """
-    points = written = run = 0
+    points = run = 0
     if least <= prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes):
-        return SpaceCheck(0, 0, 0)  # no mapping beats busy multipliers; a large layer has too many boxes
+        return SpaceCheck(0, 0)  # no mapping beats busy multipliers; a large layer has too many boxes
     for at in below(shape, arch, least):
         points += 1
         mapping = mapping_of(shape, arch, at)
         plan = LayerPlan("", shape, mapping, residual, PREFETCHED)
         if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
             continue  # the machine has too few loop registers, the only limit of mappings without double buffers
-        written += 1
         if engines_least(layer_schedule(plan, arch).nodes, arch) >= least:
             continue
         if glb_words(shape, arch, mapping) > budget:
             continue
         run += 1
         if (cycles := layer_cycles(plan, arch)) < least:
-            return SpaceCheck(points, written, run, (mapping, cycles))
-    return SpaceCheck(points, written, run)
+            return SpaceCheck(points, run, (mapping, cycles))
+    return SpaceCheck(points, run)
 
 
 # -- where operands move -----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from cnncc.dialects.nest import (
     build_nest,
     group_layers,
     image_shape,
+    label_of,
     mapping_of,
     mapping_problem,
     operands,
@@ -32,11 +33,6 @@ from cnncc.model.layer_shape import LayerShape, reach
 from cnncc.passes._scheduling.rewrites import Missing, without_single
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
-
-
-def label_of(layer: LayerOp) -> str:
-    """The layer's label, or a stand-in for messages."""
-    return layer.label.data if layer.label else "(no label)"
 
 
 def listed(option: tuple[str, ...]) -> list[str]:
