@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -468,4 +470,20 @@ def test_cli_writes_no_file_that_it_reads(tmp_path: Path) -> None:
         was = file.read_bytes() if file.exists() else None
         assert f"{file}: is an input, or another output" in refused(*arguments)
         assert was == (file.read_bytes() if file.exists() else None)
-    done("run", binary, "-o", "/dev/null", "--stats", "/dev/null")
+
+
+def test_cli_writes_into_a_pipe(tmp_path: Path) -> None:
+    """It stays one, as a device does."""
+    path, pipe = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for arguments in (
+        ("compile", path, "--emit", "asm"),
+        ("opt", path, "-p", "onnx-dead-code"),
+        ("compile", path),
+        ("run", tmp_path / "net.cnb", "--stats"),
+    ):
+        with ThreadPoolExecutor(1) as pool:
+            text = pool.submit(pipe.read_bytes)
+            done(*arguments, *(() if "--stats" in arguments else ("-o",)), pipe)
+            assert pipe.is_fifo() and len(text.result(timeout=60)) > 100
+        done("compile", path, "-o", tmp_path / "net.cnb")

@@ -30,7 +30,7 @@ from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weight
 from cnncc.errors import Refusal, hint
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import PASSES, known_dialects
-from cnncc.util.files import check_writable, unfinished
+from cnncc.util.files import check_writable, is_stream, unfinished
 
 
 def run_opt(args: Sequence[str], about: str = "") -> None:
@@ -140,17 +140,18 @@ class OptMain(xDSLOptMain):
             raise Refusal(f"{self.get_input_name()}: expected a .mlir or .onnx file") from error
 
     def prepare_output(self) -> IO[str]:
-        """Open a file beside the output, which replaces it after success."""
+        """Open a file beside the output, which replaces it after success; a device or a pipe itself."""
         if self.args.output_file is None:
             return sys.stdout
-        return self.parts[Path(self.args.output_file)].open("w")
+        output = Path(self.args.output_file)
+        return (output if is_stream(output) else self.parts[output]).open("w")
 
     def run(self) -> None:
         """Read, apply the passes, and write all or nothing."""
-        if self.args.output_file is None:
+        output = Path(self.args.output_file or "-")
+        if self.args.output_file is None or is_stream(output):
             super().run()
             return
-        output = Path(self.args.output_file)
         weights = output.with_suffix(".npz")
         check_writable(output)
         output.parent.mkdir(parents=True, exist_ok=True)

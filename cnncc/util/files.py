@@ -32,11 +32,16 @@ def read_bytes(path: Path, most_bytes: int, limit: str) -> bytes:
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write all of `data`, bytes or pieces of bytes, to `path`, or nothing. The folder is created. Raises Refusal.
 
-    Several processes may write one path at once: each has an unfinished file of its own, and the last one stays.
+    Several processes may write one path at once: each has an unfinished file of its own, and the last one stays. A
+    device or a pipe is written as it is.
     """
     check_writable(path)
     part = None
     try:
+        if is_stream(path):
+            with path.open("wb") as stream:
+                stream.writelines([data] if isinstance(data, bytes) else data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         part = unfinished(path)
         with part.open("xb") as file:
@@ -47,6 +52,11 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is a device or a pipe, as /dev/stdout, which no file may replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def unfinished(path: Path) -> Path:
@@ -67,7 +77,7 @@ def check_writable(*paths: Path | None, inputs: Sequence[Path | None] = ()) -> N
     for path in paths:
         if path is None:
             continue
-        if path.resolve() in taken and (path.is_file() or not path.exists()):
+        if path.resolve() in taken and not is_stream(path):
             raise Refusal(f"{path}: is an input, or another output, of this command: give another name")
         taken.add(path.resolve())
         if path.is_dir():
