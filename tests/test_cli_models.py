@@ -472,6 +472,16 @@ def test_cli_writes_no_file_that_it_reads(tmp_path: Path) -> None:
         assert was == (file.read_bytes() if file.exists() else None)
 
 
+def test_cli_writes_where_a_link_leads(tmp_path: Path) -> None:
+    path, link = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "link"
+    (tmp_path / "out").mkdir()
+    link.symlink_to(tmp_path / "out" / "file")
+    for arguments in (("compile", path), ("opt", path)):
+        done(*arguments, "-o", link)
+        assert link.is_symlink() and [file.name for file in (tmp_path / "out").iterdir()] == ["file"]
+        (tmp_path / "out" / "file").unlink()
+
+
 def test_cli_writes_into_a_pipe(tmp_path: Path) -> None:
     """It stays one, as a device does."""
     path, pipe = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "pipe"

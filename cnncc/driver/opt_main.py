@@ -144,7 +144,7 @@ class OptMain(xDSLOptMain):
         if self.args.output_file is None:
             return sys.stdout
         output = Path(self.args.output_file)
-        return (output if is_stream(output) else self.parts[output]).open("w")
+        return (output if is_stream(output) else self.parts[output.resolve()]).open("w")
 
     def run(self) -> None:
         """Read, apply the passes, and write all or nothing."""
@@ -155,7 +155,7 @@ class OptMain(xDSLOptMain):
         weights = output.with_suffix(".npz")
         check_writable(output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        self.parts = {path: unfinished(path) for path in (output, weights)}
+        self.parts = {path: unfinished(path) for path in (output.resolve(), weights)}
         try:
             super().run()
             if len(self.ctx.weights):

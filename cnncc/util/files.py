@@ -32,21 +32,19 @@ def read_bytes(path: Path, most_bytes: int, limit: str) -> bytes:
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write all of `data`, bytes or pieces of bytes, to `path`, or nothing. The folder is created. Raises Refusal.
 
-    Several processes may write one path at once: each has an unfinished file of its own, and the last one stays. A
-    device or a pipe is written as it is.
+    Several processes may write one path at once: each has an unfinished file of its own, and the last one stays. A link
+    stays one, and so does a device or a pipe.
     """
     check_writable(path)
-    part = None
+    part, target = None, path.resolve()
     try:
-        if is_stream(path):
-            with path.open("wb") as stream:
-                stream.writelines([data] if isinstance(data, bytes) else data)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = unfinished(path)
-        with part.open("xb") as file:
+        if not is_stream(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = unfinished(target)
+        with part.open("xb") if part else path.open("wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
-        part.replace(path)
+        if part:
+            part.replace(target)
     except OSError as error:
         raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
     finally:
@@ -75,9 +73,9 @@ def check_writable(*paths: Path | None, inputs: Sequence[Path | None] = ()) -> N
     """
     taken = {path.resolve() for path in inputs if path is not None}
     for path in paths:
-        if path is None:
+        if path is None or is_stream(path):
             continue
-        if path.resolve() in taken and not is_stream(path):
+        if path.resolve() in taken:
             raise Refusal(f"{path}: is an input, or another output, of this command: give another name")
         taken.add(path.resolve())
         if path.is_dir():
