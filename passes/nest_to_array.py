@@ -48,6 +48,7 @@ from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED, Semaphore
 from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words
+from cnncc.passes._onnx.labels import OTHERS
 from cnncc.passes._programs.array_mark import marked_array
 from cnncc.passes._programs.array_ops import COMPUTING, core_ops, layer_op, node_op, record_op
 from cnncc.passes._programs.core_program import ChainProgram
@@ -81,6 +82,7 @@ class _Lowering:
     rings: dict[SSAValue, ActivationLayout] = field(default_factory=dict[SSAValue, ActivationLayout])
     leaving: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])  # results of groups, by value
     chain: ChainProgram | None = None  # the cores with PEs
+    labels: set[str] = field(default_factory=lambda: {*OTHERS})  # of rows of tables
 
     def __post_init__(self) -> None:
         outputs = self.func.function_type.outputs
@@ -118,7 +120,10 @@ class _Lowering:
 
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
-        key, label = value_key(op), op.label.data if op.label else ""
+        key, label = value_key(op), label_of(op)
+        if label in self.labels:
+            raise Refusal(f"two rows of tables would be called '{label}': give each layer a label of its own")
+        self.labels.add(label)
         streams = "output" in staged(op)
         self.tensors.place("dram" if streams else "glb", op.result, key or label)
         plain = self._plain(op, label)

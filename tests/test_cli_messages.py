@@ -187,3 +187,17 @@ def test_cli_messages_name_the_file_the_option_and_the_remedy(tmp_path: Path) ->
         "net.onnx",
         "notes.md",
     ]
+
+
+def test_cli_edited_labels(lenet: Path, tmp_path: Path) -> None:
+    """A layer without a label has one in tables. A name that two rows would have is refused."""
+    dump = next((lenet / "ir").glob("*-nest-stage.mlir"))
+    text, edited, binary = dump.read_text(), dump.with_name("edited.mlir"), tmp_path / "net.cnb"
+    assert text.count('label "c1"') == text.count('label "c2"') == 1
+    edited.write_text(text.replace('label "c1"', ""))
+    done("compile", "--from", edited, "-o", binary)
+    assert "counters are as predicted" in done("estimate", binary, "--check-counters").stdout
+    for old, new in (('label "c1"', 'label "c2"'), ('label "c1"', 'label "total"')):
+        edited.write_text(text.replace(old, new))
+        assert "two rows of tables would be called" in refused("compile", "--from", edited, "-o", binary)
+    edited.unlink()
