@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tcpa_programs
-from cli_cases import done, refused
+from cli_cases import conv_model, done, refused, save
 from examples import SEED, examples
 from group_cases import random_chain
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.arch.model import load_arch
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
@@ -88,6 +89,19 @@ def test_a_network_whose_weights_exceed_the_glb_is_refused_before_any_search() -
     message = "all weights and parameters lie in the GLB: 276,496 words, limit 32,768; a larger GLB, or layers one"
     said = refused("compile", ROOT / "samples/models/resnet20.onnx", "--arch", "tcpa-4x4", "--parallel", "layers")
     assert message in said
+
+
+def test_a_glb_of_too_few_banks_is_refused_before_any_search(tmp_path: Path) -> None:
+    """It searched for minutes. With a bank more some chain of the network has room."""
+    words, model = ARCH.glb.words // ARCH.glb.banks, save(conv_model(), tmp_path / "net.onnx")
+    options = ("--arch", tmp_path / "array.toml", "--parallel", "layers", "-o", tmp_path / "net.cnb")
+    for banks in (3, 4):
+        few = replace(ARCH, glb=replace(ARCH.glb, banks=banks, words=banks * words))
+        (tmp_path / "array.toml").write_text(arch_text(few))
+        if banks == 4:
+            done("compile", model, *options)
+        else:
+            assert "lie in 4 banks of the GLB or more, it has 3" in refused("compile", model, *options)
 
 
 @pytest.mark.parametrize(
