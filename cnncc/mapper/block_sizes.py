@@ -10,10 +10,10 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import Counts, PerPlan
-from cnncc.mapper.bound import up
 from cnncc.mapper.space import Form
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
+from cnncc.model.occupancy import ceil_div
 
 
 def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
@@ -86,8 +86,10 @@ def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
 @lru_cache(maxsize=4096)
 def side(extent: int, tile: int) -> BlockSizes:
     """All sizes of blocks of a dimension: as equal as may be, of whole tiles."""
-    tiles = up(extent, tile)
-    sizes = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
+    tiles = ceil_div(extent, tile)
+    sizes = np.array(
+        sorted({min(extent, ceil_div(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True)
+    )
     number = -(-extent // sizes)
     return BlockSizes(sizes, number, extent - (number - 1) * sizes, extent // sizes)
 

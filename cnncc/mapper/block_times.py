@@ -17,10 +17,11 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import BlockSizes, sides
 from cnncc.mapper.blocks import Blocks, Cells, some_of
-from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of, up
+from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of
 from cnncc.mapper.space import Chain, steps_in_lanes
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.occupancy import ceil_div
 from cnncc.model.register_files import positions, shared_columns
 
 
@@ -68,9 +69,9 @@ def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int, own
 
 def _is_own(size: int, chain: Chain) -> bool:
     rows, cols, box, share = chain
-    on_rows = up(size, rows)
-    on_cols = up(on_rows, cols)
-    return not share or (up(size, on_rows) == rows and up(on_rows, on_cols) == cols and box <= on_cols)
+    on_rows = ceil_div(size, rows)
+    on_cols = ceil_div(on_rows, cols)
+    return not share or (ceil_div(size, on_rows) == rows and ceil_div(on_rows, on_cols) == cols and box <= on_cols)
 
 
 def _trips(extent: int, size: int, chain: Chain, spread: bool, own_lanes: int) -> tuple[int, int, int]:

@@ -14,8 +14,8 @@ import numpy as np
 from cnncc.mapper.arrays import NONE, PerPlan
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocks import Buffers, Weights
-from cnncc.mapper.bound import up
 from cnncc.mapper.space import StagePlace
+from cnncc.model.occupancy import ceil_div
 
 
 class BlockTransfers:
@@ -56,7 +56,7 @@ class BlockTransfers:
         blocks = self.blocks
         if "output" not in self.streamed:
             return NONE
-        slices = np.where(blocks.sliced, up(self.bound.shape.sizes.c, blocks.tiles.c), 1)
+        slices = np.where(blocks.sliced, ceil_div(self.bound.shape.sizes.c, blocks.tiles.c), 1)
         words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
         words = words + 3 * blocks.outputs * ("residual" in self.streamed)
         if stage.part is not None:

@@ -25,10 +25,10 @@ from cnncc.mapper.block_sizes import (
     side,
     sides,
 )
-from cnncc.mapper.bound import up
 from cnncc.mapper.space import StagePlace
 from cnncc.mapper.tiles import Tiles, any_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.occupancy import ceil_div
 
 _Numbers = tuple[Counts, Counts]  # of blocks, of full ones
 Cells = tuple[Counts, ...]  # of some plans: numbers of the sizes of k, h and w, the order, buffers of the ifmap
@@ -121,7 +121,7 @@ class Blocks:
         image_cut: Flags = self.of_image > 1
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
         self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
-        slices = np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
+        slices = np.where(self.sliced, ceil_div(sizes.c, self.tiles.c), 1)
         groups = np.where(self.sliced, self.groups_inside, 1)
         self.images: PerPlan = times * groups * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: PerPlan = times * self.of_image * k_blocks

@@ -19,6 +19,7 @@ from cnncc.mapper.arrays import Flags, PerPlan
 from cnncc.mapper.space import Chain, Point, shared, steps_in_lanes, steps_of
 from cnncc.mapper.tiles import tiles_of
 from cnncc.model.layer_shape import LayerShape
+from cnncc.model.occupancy import ceil_div
 from cnncc.model.register_files import positions, shared_columns
 
 
@@ -102,11 +103,6 @@ def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int
     return sum(steps[::-1][:count])
 
 
-def up(a: int, b: int) -> int:
-    """⌈a / b⌉."""
-    return -(-a // b)
-
-
 def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
     """Cycles in which all multipliers are always busy, or all output units if that takes longer."""
     sizes, units = shape.sizes, arch.cols * arch.commit.units_per_column
@@ -123,8 +119,10 @@ class _Durations:
     def _load(self, words: int, places: int, in_row: int) -> int:
         """LOAD-2: `words` to each of `places` groups of PEs, `in_row` of which are in one row."""
         arch = self.arch
-        write = up(words, arch.pe.words_per_cycle)
-        return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), write)
+        write = ceil_div(words, arch.pe.words_per_cycle)
+        return max(
+            ceil_div(words * places, arch.glb.words_per_cycle), in_row * ceil_div(words, arch.bus.burst_words), write
+        )
 
     def weight_load(self, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
         """One load of weights."""
@@ -165,8 +163,8 @@ class _Durations:
         channels = 0 if shape.per_position else k.rows * k.cols * k.held
         words = results * (1 + self.residual + 2 * arch.words_per_sum * partial)
         words += shape.params * arch.words_per_param * channels
-        units = up(results, cols * arch.commit.units_per_column)
-        return max(units, up(words, arch.glb.words_per_cycle)) + together - 1
+        units = ceil_div(results, cols * arch.commit.units_per_column)
+        return max(units, ceil_div(words, arch.glb.words_per_cycle)) + together - 1
 
 
 class Durations:
@@ -322,7 +320,7 @@ class Bound:
 
     def sums(self, compute: int) -> int:
         """BOUND-23. (A + Σ (commit + commit latency)) / `psum_halves`: a half has sums until they are committed."""
-        return up(compute + self.commits(self.arch.commit.latency_cycles), self.arch.pe.psum_halves)
+        return ceil_div(compute + self.commits(self.arch.commit.latency_cycles), self.arch.pe.psum_halves)
 
     @cached_property
     def engines(self) -> int:

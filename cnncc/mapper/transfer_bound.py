@@ -12,10 +12,11 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import cut_dims, least_words, least_words_of
 from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, some_of
-from cnncc.mapper.bound import ideal_cycles, up
+from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.space import Form, form_of_all_blocks, forms_of, shared
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.occupancy import ceil_div
 
 NEVER = 1 << 60
 MANY = 32  # tiles that are looked at together
@@ -65,7 +66,7 @@ class TransferBound:
 
     def by_stage(self, blocks: Blocks, compute: Counts | int) -> Iterator[tuple[Weights, PerPlan]]:
         """The same for each stage of weights."""
-        slices = up(self.shape.sizes.c, blocks.tiles.c)
+        slices = ceil_div(self.shape.sizes.c, blocks.tiles.c)
         commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
         alone = np.maximum(np.maximum(self._alone(blocks, compute), commits), blocks.round_trips)
         for stage in blocks.stages():

@@ -244,22 +244,6 @@ def _load(inst: Instruction, arch: Arch) -> Traffic:
     return Traffic(bus_ifmap=sent, rf_ifmap_write=taken, ifmap_peak=0 if waits else peak)
 
 
-def _once(inst: Instruction, arch: Arch) -> Traffic | None:
-    """The counts of one execution of an instruction; they do not depend on the loops around it."""
-    kind = inst.spec.kind
-    if kind not in MOVING_WORDS:
-        return None
-    match kind:
-        case Kind.MAC:
-            return _mac(inst, arch)
-        case Kind.LOAD:
-            return _load(inst, arch)
-        case Kind.DMA | Kind.COMMIT:
-            return None
-        case _:
-            assert_never(kind)
-
-
 def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
     """The traffic of all iterations of a commit. Its conditions say when partial sums are read and kept (COMMIT-5)."""
     times = final = prod(high - low for low, high in ranges)
@@ -289,28 +273,6 @@ def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
         wanted = counts[register] - 1 if last else 0
         times *= (low <= wanted < high) if register in when else high - low
     return times
-
-
-def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Count) -> Traffic | None:
-    """The words that a load or a DMA transfer reads and writes in the memories, over all iterations around it."""
-    kind = inst.spec.kind
-    if kind not in MOVING_WORDS:
-        return None
-    match kind:
-        case Kind.LOAD:
-            words = load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count)
-            is_weight = inst.text("kind") == "weight"
-            return Traffic(glb_read_weight=words) if is_weight else Traffic(glb_read_ifmap=words)
-        case Kind.DMA:
-            words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges, count)
-            into = inst.text("direction") == "in"
-            if into:
-                return Traffic(dram_read=words, glb_write_dma=words)
-            return Traffic(glb_read_dma=words, dram_write=words)
-        case Kind.MAC | Kind.COMMIT:
-            return None
-        case _:
-            assert_never(kind)
 
 
 class _TrafficWalk:
@@ -345,18 +307,37 @@ class _TrafficWalk:
         return after
 
     def _leaf(self, leaf: Leaf, settings: _Settings, ranges: Ranges) -> _Settings:
-        inst = leaf.instruction
         counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
-        if (once := _once(inst, self.arch)) is not None:
-            counts.include(once, prod(high - low for low, high in ranges))
-        elif inst.spec.kind is Kind.COMMIT:
-            counts.include(_commit(inst, settings, ranges, self.iterations, self.arch))
         try:
-            if (bounded := _bounded(inst, settings, ranges, self._count)) is not None:
-                counts.include(bounded)
+            self._count_instruction(leaf.instruction, settings, ranges, counts)
         except ValueError as error:
             raise leaf.trap(str(error)) from error
-        return settings.after(inst)
+        return settings.after(leaf.instruction)
+
+    def _count_instruction(self, inst: Instruction, settings: _Settings, ranges: Ranges, counts: Traffic) -> None:
+        """Add what an instruction does in all iterations of the loops around it."""
+        kind = inst.spec.kind
+        if kind not in MOVING_WORDS:
+            return
+        times = prod(high - low for low, high in ranges)
+        match kind:
+            case Kind.MAC:
+                counts.include(_mac(inst, self.arch), times)
+            case Kind.LOAD:
+                counts.include(_load(inst, self.arch), times)
+                words = load_reads(inst, settings.descriptors[inst.number("desc")], ranges, self._count)
+                is_weight = inst.text("kind") == "weight"
+                counts.include(Traffic(glb_read_weight=words) if is_weight else Traffic(glb_read_ifmap=words))
+            case Kind.DMA:
+                words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges, self._count)
+                if inst.text("direction") == "in":
+                    counts.include(Traffic(dram_read=words, glb_write_dma=words))
+                else:
+                    counts.include(Traffic(glb_read_dma=words, dram_write=words))
+            case Kind.COMMIT:
+                counts.include(_commit(inst, settings, ranges, self.iterations, self.arch))
+            case _:
+                assert_never(kind)
 
 
 def _settings_after(nodes: Sequence[Node], settings: _Settings) -> _Settings:
