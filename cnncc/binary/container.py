@@ -21,7 +21,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from cnncc.isa.codec import Words, begins_with_core, decode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.isa.table import Instruction
 from cnncc.machine.cores.core_checks import check_cores
+from cnncc.util import strict_json
 from cnncc.util.files import read_bytes, write_atomically
 from cnncc.weights import Array
 
@@ -46,10 +47,12 @@ FILE_LIMIT_BYTES = (1 << 32) - 1  # of a ZIP file without extensions
 MANIFEST_LIMIT_BYTES = 1 << 26  # parsed JSON takes a multiple of its size in memory
 DRAM_LIMIT_WORDS = 1 << 30  # a limit for the memory of the computer that interprets the binary
 RANK_LIMIT = 16  # of tensors; `_NPY` matches as many dims
-# numpy's own header of a plain array. np.load would accept others, and allocate memory before any check.
+# numpy's own header of a plain array. np.load would accept others, and allocate memory before any check. What has
+# matched stays so (`+`): otherwise many digits could be cut into dims in endlessly many ways.
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00(?P<length>..)"
-    rb"\{'descr': '(?P<type><i2|\|i1)', 'fortran_order': False, 'shape': \((?P<shape>(?:\d{1,10},? ?){0,16})\), \} *\n",
+    rb"\{'descr': '(?P<type><i2|\|i1)', 'fortran_order': False, "
+    rb"'shape': \((?P<shape>(?:\d{1,10}+,?+ ?+){0,16}+)\), \} *\n",
     re.DOTALL,
 )
 
@@ -283,7 +286,7 @@ def _manifest(members: Members) -> dict[str, Any]:
     if len(members[MANIFEST]) > MANIFEST_LIMIT_BYTES:
         raise Refusal(f"{len(members[MANIFEST])} bytes, the limit is {MANIFEST_LIMIT_BYTES}")
     try:
-        manifest = json.loads(members[MANIFEST].decode(), parse_constant=_no_number)
+        manifest = strict_json.parse(members[MANIFEST].decode())
         json.dumps(manifest, ensure_ascii=False).encode()  # text that is no Unicode could not be printed
     except (ValueError, RecursionError) as error:
         raise Refusal(f"not JSON: {error}") from error
@@ -291,11 +294,6 @@ def _manifest(members: Members) -> dict[str, Any]:
     if not isinstance(version, int) or version not in (FORMAT, FORMAT_OF_CORES):
         raise Refusal(f"format version {version!r}, this cnncc reads {FORMAT} and {FORMAT_OF_CORES}")
     return cast("dict[str, Any]", manifest)
-
-
-def _no_number(text: str) -> float:
-    # Python's JSON accepts NaN and Infinity, which the standard does not have.
-    raise ValueError(f"{text} is no number")
 
 
 def _check_digests(manifest: Mapping[str, Any], members: Members) -> None:
@@ -355,12 +353,17 @@ def _array(data: bytes, arch: Arch) -> Array:
         raise Refusal(f"not a plain array of {arch.operand_bits}-bit words")
     shape = tuple(int(dim) for dim in re.findall(rb"\d+", header["shape"]))
     body = len(data) - header.end()
-    if prod(shape) * arch.operand_bits // 8 != body:
+    if not _is_possible(shape) or prod(shape) * arch.operand_bits // 8 != body:
         raise Refusal(f"shape {list(shape)} does not take the {body} bytes that are there")
     array = np.frombuffer(data, kind, offset=header.end()).reshape(shape)
     if _npy(array) != data:
         raise Refusal("its header is not as cnncc writes it")
     return array
+
+
+def _is_possible(shape: Sequence[int]) -> bool:
+    """Whether there can be arrays of this shape. numpy limits the others of its dims also where one is zero."""
+    return min(shape, default=0) >= 0 and prod(max(dim, 1) for dim in shape) <= DRAM_LIMIT_WORDS
 
 
 def _tensors(manifest: Mapping[str, Any], arch: Arch) -> list[Tensor]:
@@ -380,17 +383,17 @@ def _tensor(value: object, arch: Arch) -> Tensor:
             raise Refusal(f"tensor {entry.get('name')!r}: {key} is {entry.get(key)!r}")
     name, shape, clamp = entry["name"], entry["shape"], entry["clamp"]
     numbers = [*shape, *clamp, entry["zero"]]
-    if not all(isinstance(n, int) and abs(n) <= 1 << 31 for n in numbers) or len(clamp) != 2 or len(shape) > RANK_LIMIT:
+    if not all(type(n) is int and abs(n) <= 1 << 31 for n in numbers) or len(clamp) != 2 or len(shape) > RANK_LIMIT:
         raise Refusal(f"tensor {name}: shape {shape}, clamp {clamp}, zero {entry['zero']} are out of range")
     scale = entry.get("scale")
-    if not isinstance(scale, int | float) or not isfinite(scale) or not 0 <= scale < 1 << 126:
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 <= scale < 1 << 126:
         raise Refusal(f"tensor {name}: scale is {scale!r}")
     element = entry.get("element", "float32")
     if element not in ELEMENTS:
         raise Refusal(f"tensor {name}: element is {element!r}, not one of {', '.join(ELEMENTS)}")
     if entry["role"] not in ("input", "output", "value"):
         raise Refusal(f"tensor {name}: no role {entry['role']}")
-    if min(shape, default=0) < 0 or prod(shape) > DRAM_LIMIT_WORDS:
+    if not _is_possible(shape):
         raise Refusal(f"tensor {name}: shape {shape} is out of range")
     # The host's own integers have no scale.
     memory = "dram" if entry["type"] == f"int{arch.operand_bits}" and scale else "host"

@@ -6,7 +6,6 @@ A check takes the layers from the model, mappings and numbers from the file, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.util import strict_json
 from cnncc.util.progress import Progress
 
 Json = dict[str, Any]
@@ -109,7 +109,7 @@ def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[G
 def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[list[str]]:
     """Lines for each layer of a certificate. Raises Refusal, with the first layer whose entry is wrong."""
     try:
-        given = json.loads(file.read_text())
+        given = strict_json.parse(file.read_text())
         entries, array = cast("list[Json]", given["layers"]), given["array"]
         groups = cast("list[Json]", given["groups"])
         moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}

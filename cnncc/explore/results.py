@@ -16,6 +16,7 @@ from typing import Any, Self, cast
 
 from cnncc.errors import Refusal
 from cnncc.explore.array_grid import Config, config_text
+from cnncc.util import strict_json
 from cnncc.util.files import check_writable, write_atomically
 
 FORMAT = 2
@@ -97,7 +98,7 @@ class Results:
 
     def _take(self, number: int, text: bytes) -> None:
         try:
-            result = json.loads(text)
+            result = strict_json.parse(text)
             key = key_of(result["config"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refusal(f"{self.path}: line {number} is no result; delete it to have it evaluated again") from error
