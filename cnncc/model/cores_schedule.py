@@ -155,7 +155,7 @@ def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycle
     before = core.nodes[: next(at for at, node in enumerate(core.nodes) if isinstance(node, TimedLoop)) - 1]
     if not any(isinstance(node, Task) for node in before):
         return {"frames": whole}
-    weights = cycles(before, Timeline(core.machine, before).run(idle_state(core.machine)).elapsed, {})
+    weights = cycles(before, Timeline(core.machine, before).run(idle_state(core.machine)).now, {})
     rest = replace(whole, total=whole.total - weights.total, dma=whole.dma - weights.dma)
     return {"weights": weights, "frames": rest}
 

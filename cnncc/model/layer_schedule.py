@@ -103,7 +103,7 @@ class LayerSchedule(NamedTuple):
 
     def cycles(self, arch: Arch) -> int:
         """Cycles from `start` to the end of the layer's `sync`."""
-        return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
+        return Timeline(machine(arch), self.nodes).run(self.start(arch)).now
 
 
 @lru_cache(maxsize=64)

@@ -246,8 +246,8 @@ def _program_cycles(
     nothing = [dict[str, int]()] * len(programs)
     idle = stalls(array, state, [nodes for _, nodes in programs]) if causes else nothing
     for (label, nodes), stall in zip(programs, idle, strict=True):
-        effect = Timeline(array, nodes).run(state)
-        state, by_label[label] = effect.state, cycles(nodes, effect.elapsed, stall)
+        clock = Timeline(array, nodes).run(state)
+        state, by_label[label] = clock.state(), cycles(nodes, clock.now, stall)
     whole = total(list(by_label.values()))
     by_label.pop("", None)
     return whole, by_label

@@ -56,13 +56,6 @@ class TimelineState(NamedTuple):
     tokens: tuple[tuple[int, ...], ...]
 
 
-class TimelineEffect(NamedTuple):
-    """The effect of a program on a state: cycles, and the state at its end."""
-
-    elapsed: int
-    state: TimelineState
-
-
 def idle_state(machine: TimelineMachine) -> TimelineState:
     """All engines idle, all halves free, no other tokens."""
     engines = range(len(ENGINES))
@@ -127,11 +120,11 @@ class _Inside(NamedTuple):
 
 def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
     """The tokens of a loop, as outer loops see them: without the loop's own condition."""
-    return [token._replace(when=token.when & ~bit) if token.when & bit else token for token in tokens]
+    return [Token(token.queue, token.when & ~bit) if token.when & bit else token for token in tokens]
 
 
 class TimelineClock:
-    """The times of a machine as a program runs. now: the sequencer's."""
+    """The times of a machine as a program runs. now: the sequencer's, from the clock's first state on."""
 
     __slots__ = ("depth", "done", "free", "now", "starts", "tokens")
 
@@ -191,11 +184,11 @@ class Timeline:
     def __init__(self, machine: TimelineMachine, program: Sequence[Node]) -> None:
         self.machine, self.program = machine, tuple(program)
 
-    def run(self, state: TimelineState) -> TimelineEffect:
-        """The effect of the program on a state. Raises LookupError for a token that is never given."""
+    def run(self, state: TimelineState) -> TimelineClock:
+        """The clock at the program's end, from a state on. Raises LookupError for a token that is never given."""
         clock = TimelineClock(self.machine.queue_depth, state)
         self.go_on(clock, self.program, ALL, ALL)
-        return TimelineEffect(clock.now, clock.state())
+        return clock
 
     def go_on(self, clock: TimelineClock, nodes: Sequence[Node], first: int, last: int) -> None:
         """Run nodes, as `run` does. first, last: masks of the loops around that are in their first, last iteration."""

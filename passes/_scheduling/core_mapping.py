@@ -157,4 +157,4 @@ class _CoreChoice:
         ]
         nodes = core_alone(group_plan(group.label, layers, plans), self.own)
         hardware = machine(self.own)
-        return Timeline(hardware, nodes).run(idle_state(hardware)).elapsed
+        return Timeline(hardware, nodes).run(idle_state(hardware)).now
