@@ -655,6 +655,13 @@ def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
         simulate(build_tree([*program[:-1], *assemble("dma take=6 take_when=always\nhalt")]), ARCH)
 
 
+def test_loops_without_a_body_while_the_array_is_busy() -> None:
+    for loops in ("loop count=4\nend\n", "loop count=3\nloop count=2\nend\nend\n"):
+        load = "load kind=ifmap extent3=7 open=always close=always\n"
+        program = assemble(f"{loops}{load}mac taps=40 take_ifmap=always give_ifmap=always\n{loops}{load}halt")
+        assert simulate(build_tree(program), ARCH, [("all", 0)], causes=True) == plain(program, ARCH, [("all", 0)])
+
+
 def test_loops_of_one_text_count_each_for_its_own_layer() -> None:
     """Layers whose loops are the same, but for the units' settings, a register or taps; one loop is of two layers."""
     loads = "".join(f"load kind={kind} extent3=9 open=always close=always\n" for kind in ("weight", "ifmap"))

@@ -40,7 +40,7 @@ class CauseClock(Clock):
         super().__init__(state, overlap)
         self._moments = moments
         self._opening: Charge | None = None
-        self._roots_of_state: Sequence[Root] = [Root(number, "", {}) for number in range(max(1, state.roots))]
+        self._roots_of_state: Sequence[Root] = [Root(number, "", {}) for number in range(state.roots)]
 
     def _take_over(self, state: State) -> None:
         super()._take_over(state)

@@ -66,7 +66,8 @@ def start_state(arch: Arch) -> State:
     ):
         tokens[queue] = ((0, halves),)
     depth = arch.sequencer.queue_depth
-    return State(((0,) * depth,) * len(ENGINES), idle, idle, tuple(tokens), (0,) * len(HALVES), UnitSettings())
+    starts, held = ((0,) * depth,) * len(ENGINES), (0,) * len(HALVES)
+    return State(starts, idle, idle, tuple(tokens), held, UnitSettings(), roots=1)
 
 
 class Clock:
