@@ -93,7 +93,10 @@ def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:
     refused_as("some mapping may cost", "energy", least=energy["least"] + 1)
     refused_as("said to be proven", "energy", proven=True)
     refused_as("its mapping for energy costs", "energy", mapping=lenet["layers"][layer]["mapping"])
+    refused_as("some mapping may cost", "energy", least=-1)
     refused_as("no certificate", "energy", least=None)
+    refused_as("no certificate: layer", "energy", least=10**400)
+    refused_as("no certificate: NaN is no number", "energy", least=float("nan"))
     refused_as("no certificate|no part of a program", "words", mapping="k > nonsense")
 
 
@@ -109,7 +112,7 @@ def test_least_costs_hold_for_all_fronts() -> None:
             assert least > 0.5 * known
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_certificate_that_is_wrong_is_refused(number: int, lenet: Json, tmp_path: Path) -> None:
     wrong = json.loads(json.dumps(lenet))
     layer = wrong["layers"][2]
@@ -118,8 +121,12 @@ def test_certificate_that_is_wrong_is_refused(number: int, lenet: Json, tmp_path
         f"takes {cycles:,} cycles, not {cycles - 1:,}",
         f"a mapping takes {cycles:,} cycles, fewer than {cycles + 1:,}",
         f"its GLB budget is {layer['budget']} words, not {layer['budget'] - 1}",
+        "its bound of -1 cycles is negative",
     ]
-    layer |= [{"cycles": cycles - 1}, {"least": cycles + 1, "proven": False}, {"budget": layer["budget"] - 1}][number]
+    layer |= [
+        {"cycles": cycles - 1}, {"least": cycles + 1, "proven": False}, {"budget": layer["budget"] - 1},
+        {"least": -1, "proven": False},
+    ][number]  # fmt: skip
     file.write_text(json.dumps(wrong))
     with pytest.raises(Refusal) as refused:
         checked(LENET, "spatial-4x4", file)
@@ -139,6 +146,20 @@ def test_certificate_of_a_worse_mapping_is_refused(lenet: Json, tmp_path: Path) 
     file.write_text(json.dumps(wrong))
     with pytest.raises(Refusal, match="a mapping takes"):
         checked(LENET, "spatial-4x4", file)
+
+
+def test_certificate_that_is_damaged_is_refused(lenet: Json, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.json"
+    for damage, says in (
+        ({"groups": 5}, "its layers and groups are no lists"),
+        ({"layers": [{"host": True}]}, "its layers and groups are no lists"),
+        ({"moves": {lenet["layers"][0]["layer"]: ["x"]}}, "moves: no layer there reads or writes 'x'"),
+    ):
+        file.write_text(json.dumps(lenet | damage))
+        with pytest.raises(Refusal, match=says):
+            checked(LENET, "spatial-4x4", file)
+    with pytest.raises(Refusal, match="is a device"):
+        checked(LENET, "spatial-4x4", Path("/dev/zero"))
 
 
 def test_certificate_of_another_array_is_refused(lenet: Json, tmp_path: Path) -> None:

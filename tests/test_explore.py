@@ -241,6 +241,19 @@ def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
         ("my notes\n", "is a file, but no exploration's"),
         (header + "{}\n" + second, "line 2 is no result"),
         (header + first[:-5] + "\n" + second, "line 2 is no result"),
+        (header + "[" * 100_000 + "\n" + second, "line 2 is no result"),
+        ("[" * 100_000 + "\n", "is a file, but no exploration's"),
+        *(
+            (header + first.replace('"cycles": ', f'{changed}, "was": ') + second, "line 2 is no result")
+            for changed in (
+                '"cycles": NaN',
+                '"cycles": "x"',
+                '"cycles": -1',
+                '"cycles": true',
+                '"x": 0',
+                '"refused": 5',
+            )
+        ),
         (header + first.replace('"rows": 4', '"rows": 5') + second, "rows=5 objective=cycles is no configuration"),
         (
             header + first + first.replace('"cycles": ', '"cycles": 1') + second,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from xdsl.dialects.func import FuncOp
 
@@ -34,11 +34,14 @@ from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util import strict_json
+from cnncc.util.files import read_bytes
 from cnncc.util.progress import Progress
 
 Json = dict[str, Any]
 COSTS = {"words": least_words, "energy": least_energy}
 COST_TEXT = {"words": "DRAM words", "energy": "energy"}
+LIMIT_BYTES = 1 << 28
+DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # of a file that is no certificate
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.SpaceCheck]  # by shape, residual, GLB budget and least
 
 
@@ -108,37 +111,61 @@ def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[G
 
 def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[list[str]]:
     """Lines for each layer of a certificate. Raises Refusal, with the first layer whose entry is wrong."""
-    try:
-        given = strict_json.parse(file.read_text())
-        entries, array = cast("list[Json]", given["layers"]), given["array"]
-        groups = cast("list[Json]", given["groups"])
-        moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}
-        plans = cast("Sequence[LayerPlan]", from_json(entries))
-    except OSError as error:
-        raise Refusal(f"{file}: cannot be read: {error.strerror}") from error
-    except KeyError as error:
-        raise Refusal(f"{file}: no certificate: there is no {error}") from error
-    except (ValueError, TypeError, AttributeError, RecursionError, Refusal) as error:
-        raise Refusal(f"{file}: no certificate: {error}") from error
+    given = _read(file)
     compilation, func = _start(source, options, progress, mapped=False)
     arch = compilation.settings.arch
-    if array != arch_text(arch):
+    if given.array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
-    limits, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
-    for done, (plan, entry) in enumerate(zip(plans, entries, strict=True)):
-        progress(f"checking {plan.label}", done, len(plans))
+    try:
+        limits = budgets(func, arch, {op: given.moves.get(label, frozenset()) for label, op in layers.items()})
+    except KeyError as error:
+        raise Refusal(f"{file}: no certificate: moves: no layer there reads or writes {error}") from error
+    known = Known()
+    for done, (plan, entry) in enumerate(zip(given.plans, given.layers, strict=True)):
+        progress(f"checking {plan.label}", done, len(given.plans))
         try:
             yield list(_checked(plan, entry, arch, layers, limits, known))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except DAMAGE as error:
             raise Refusal(f"{file}: no certificate: layer '{plan.label}': {error!r}") from error
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
-    for entry in groups:
+    for entry in given.groups:
         try:
             yield [checked_group(entry, layers, arch)]
-        except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
+        except (*DAMAGE, Refusal) as error:
             raise Refusal(f"{file}: group {one_line(repr(entry), 40)}: {error}") from error
+
+
+class _Certificate(NamedTuple):
+    """A certificate as its file has it. plans: those of `layers`."""
+
+    array: object
+    moves: Mapping[str, frozenset[str]]
+    layers: Sequence[Json]
+    plans: Sequence[LayerPlan]
+    groups: Sequence[Json]
+
+
+def _read(file: Path) -> _Certificate:
+    """The content of a file. Raises Refusal."""
+    try:
+        data = read_bytes(file, LIMIT_BYTES, "a certificate has at most 256 MiB")
+    except OSError as error:
+        raise Refusal(f"{file}: cannot be read: {error.strerror}") from error
+    try:
+        given = strict_json.parse(data)
+        plans = from_json(given["layers"])
+        moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}
+        if not isinstance(given["groups"], list) or not all(isinstance(plan, LayerPlan) for plan in plans):
+            raise ValueError("its layers and groups are no lists of such")
+        return _Certificate(
+            given["array"], moves, given["layers"], cast("list[LayerPlan]", plans), cast("list[Json]", given["groups"])
+        )
+    except KeyError as error:
+        raise Refusal(f"{file}: no certificate: there is no {error}") from error
+    except (*DAMAGE, RecursionError, Refusal) as error:
+        raise Refusal(f"{file}: no certificate: {error}") from error
 
 
 def _checked(
@@ -156,6 +183,8 @@ def _checked(
     ):
         raise Refusal("the model has no such layer")
     shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])
+    if least < 0:
+        raise Refusal(f"its bound of {least:,} cycles is negative")
     if budget != limits[layer].words:
         raise Refusal(f"its GLB budget is {limits[layer].words} words, not {budget}")
     words = _check_budget(plan, streamed, arch, budget)
@@ -196,7 +225,8 @@ def _checked_cost(entry: Json, name: str, arch: Arch, budget: GlbBudget) -> str:
         raise Refusal(f"its mapping for {name} costs {counted:,.0f}, not {cost:,.0f}")
     if given["proven"] != (least == cost):
         raise Refusal(f"its {name} are said to be {'' if given['proven'] else 'not '}proven")
-    if (fewest := COSTS[name](plan.shape, arch, budget)) < least:
+    fewest = COSTS[name](plan.shape, arch, budget)
+    if not 0 <= least <= fewest:
         raise Refusal(f"some mapping may cost {fewest:,.0f} {name}, less than {least:,.0f}")
     return f"    {COST_TEXT[name]} {cost:,.0f}, none below {least:,.0f}: {_verdict(cost, least)}"
 

@@ -16,6 +16,7 @@ from typing import Any, Self, cast
 
 from cnncc.errors import Refusal
 from cnncc.explore.array_grid import Config, config_text
+from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.util import strict_json
 from cnncc.util.files import check_writable, write_atomically
 
@@ -100,7 +101,9 @@ class Results:
         try:
             result = strict_json.parse(text)
             key = key_of(result["config"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if not _is_refused(result) and any(_is_no_number(result[name]) for name in (*MEASURES, *ALSO)):
+                raise ValueError("a measure is no number")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Refusal(f"{self.path}: line {number} is no result; delete it to have it evaluated again") from error
         if key not in self.possible:
             raise Refusal(f"{self.path}: line {number}: {key} is no configuration of this exploration; delete the line")
@@ -113,11 +116,19 @@ def key_of(config: Config) -> str:
     return config_text(config)
 
 
+def _is_refused(result: Result) -> bool:
+    return isinstance(result.get("refused"), str)
+
+
+def _is_no_number(value: object) -> bool:
+    return not isinstance(value, int | float) or isinstance(value, bool) or value < 0
+
+
 def _difference(first: bytes, header: bytes) -> str:
     """The difference between the file's first line and `header`, as a message."""
     try:
         was: object = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         was = None
     if not isinstance(was, dict) or "explore" not in was:
         return "is a file, but no exploration's"
