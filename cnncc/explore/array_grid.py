@@ -19,7 +19,7 @@ Config = Mapping[str, Value | str]
 """The values of an array, by key, and the `objective` of the network on it."""
 OBJECTIVE = "objective"
 CONFIGURATIONS_LIMIT = 1_000_000  # more are a typing error rather than an exploration
-_RANGE = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_RANGE = re.compile(r"(\d{1,18}):(\d{1,18})(?::(\d{1,18}))?")
 
 
 def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
@@ -34,10 +34,11 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
             raise Refusal(f"--vary {text}: is not KEY=VALUES, for example rows=4,8,16 or cols=4:16:4")
         if key in vary:
             raise Refusal(f"--vary {text}: {key} is varied already")
-        vary[key] = list(_values(text, values))
-        for number, value in enumerate(vary[key]):
-            if value in vary[key][:number]:
-                raise Refusal(f"--vary {text}: {_toml(value)} is there twice")
+        vary[key], before = list(_values(text, values)), set[str]()
+        for value in vary[key]:
+            if (written := _toml(value)) in before:
+                raise Refusal(f"--vary {text}: {written} is there twice")
+            before.add(written)
             with_config(base, {key: value}, f"--vary {key}")
     if (number := prod(map(len, vary.values()))) > CONFIGURATIONS_LIMIT:
         raise Refusal(f"--vary: {number:,} configurations, the limit is {CONFIGURATIONS_LIMIT:,}")
@@ -59,12 +60,13 @@ def _values(text: str, values: str) -> Iterator[Value]:
 
 
 def read_value(text: str, where: str) -> Value:
-    """A value as the architecture file has it. Raises Refusal."""
+    """A value as the architecture file has it. Raises Refusal, also for more than a value."""
     try:
-        value = read_toml(f"value = {text}", where)["value"]
+        table = read_toml(f"value = {text}", where)
     except Refusal:
-        value = None
-    if not isinstance(value, bool | int | float):
+        table = {}
+    value = table.get("value")
+    if not isinstance(value, bool | int | float) or len(table) > 1 or "#" in text:
         raise Refusal(f"{where}: '{text}' is no number, true or false")
     return value
 
