@@ -18,7 +18,7 @@ from cnncc.dialects._mapping_text import parse, text
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.local_search import LocalSearch, improved, neighbours
-from cnncc.mapper.search import ALL, Result, search
+from cnncc.mapper.search import ALL, Result, best_of, search
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
 
@@ -191,6 +191,17 @@ def test_lanes_stay_full() -> None:
     box = "weight@rf*2 > ifmap@rf*2 > {w'' > s > r > k > c'':2 > c'''||2@lanes}"
     mapping = parse(f"weight@glb > params@glb > c':4 > w':4 > h > ifmap@glb*2 > {box}", shape.sizes)
     assert {loop.step for other in neighbours(mapping, shape) for loop in other.loops if loop.dim == "c"} == {4, 2, 1}
+
+
+def test_the_mappings_of_all_searches_are_starts() -> None:
+    """Those of the search that found the best come first. No mapping comes twice."""
+    shape = small("conv3_8.8x8").shape
+    a, b, c, d, e = (
+        parse(f"weight@glb > params@glb > h:{step} > weight@rf > ifmap@rf", shape.sizes) for step in "12347"
+    )
+    slow, fast = Result(a, 9, others=((b, 10), (c, 11))), Result(d, 8, least=7, others=((e, 12), (b, 10)))
+    assert best_of([slow, fast]) == fast and best_of([slow, fast]).others == ((e, 12), (b, 10), (a, 9), (c, 11))
+    assert best_of([slow, replace(slow, least=1)]).least == 0  # the first of equal ones
 
 
 def test_a_search_is_improved_where_its_bound_is_far() -> None:

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
+from itertools import islice
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -36,7 +37,7 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import cost_of
-from cnncc.mapper.search import Result, Tradeoff, ideal_cycles, search
+from cnncc.mapper.search import Result, Tradeoff, best_of, ideal_cycles, search
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -118,9 +119,10 @@ class SearchTask:
         """The best of a longer search."""
         budget = replace(self.budget, tight=best.tight)
         again = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort.longer())
-        if again is None or again.cycles >= best.cycles:
+        if again is None:
             return best
-        return replace(again, least=min(best.least, again.cycles), tight=best.tight)
+        faster = best_of((best, replace(again, tight=best.tight)))
+        return replace(faster, least=min(best.least, faster.cycles))
 
     def _in_both_budgets(self) -> Result | None:
         """SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
@@ -129,9 +131,7 @@ class SearchTask:
             return best
         tight = self._in(replace(self.budget, tight=True))
         results = [result for result in (best, tight and replace(tight, tight=True)) if result]
-        least = min((result.least for result in results), default=0)
-        best = min(results, key=lambda result: result.cycles, default=None)
-        return best and replace(best, least=least)
+        return replace(best_of(results), least=min(result.least for result in results)) if results else None
 
     def _in(self, budget: GlbBudget) -> Result | None:
         """The best in a budget: of each form by itself where a search of all finds too little (BOUND-8)."""
@@ -143,9 +143,11 @@ class SearchTask:
         names = dict.fromkeys(form.name for form in forms_of(self.shape))
         each = filter(None, (search(self.shape, self.arch, budget, name, effort=self.effort) for name in names))
         if best:
-            return replace(min((best, *each), key=lambda result: result.cycles), least=best.least)
-        best = next(each, None) if self.effort.first else min(each, key=lambda result: result.cycles, default=None)
-        return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
+            return replace(best_of((best, *each)), least=best.least)
+        if not (results := list(islice(each, 1) if self.effort.first else each)):
+            return None
+        best = best_of(results)
+        return replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
 
     def _mixes_forms(self, best: Result) -> bool:
         """Whether a form's candidates may have used up the runs of others: if less may do."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, count
@@ -72,6 +72,15 @@ class Result:
     tight: bool = False
     front: tuple[Tradeoff, ...] = ()
     others: tuple[tuple[Mapping, int], ...] = field(default=(), compare=False)
+
+
+def best_of(results: Sequence[Result]) -> Result:
+    """The fastest result, the first of equal ones. Behind its `others` come the mappings of the other results."""
+    best = min(results, key=lambda result: result.cycles)
+    own = {best.mapping, *(mapping for mapping, _ in best.others)}
+    mappings = {mapping: cycles for each in results for mapping, cycles in ((each.mapping, each.cycles), *each.others)}
+    rest = [other for other in mappings.items() if other[0] not in own]
+    return replace(best, others=(*best.others, *sorted(rest, key=lambda other: other[1])))
 
 
 class _Search:
