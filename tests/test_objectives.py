@@ -356,6 +356,7 @@ def test_schedule_says_objective_and_residents(tmp_path: Path, monkeypatch: pyte
         ("objective = 1", 'an objective is a text, a slack a number: objective = "energy", slack = 0.01'),
         ("slack = true", "an objective is a text, a slack a number"),
         ("slack = -1", "the slack is a share of the fewest cycles from 0 to 10, not -1"),
+        (f"slack = 1{'0' * 400}", "the slack is a share of the fewest cycles from 0 to 10, not 1000000000000 …"),
         ('["c1"]\noutput = "gone"', 'expected "resident" or "streamed"'),
         ('["c9"]\noutput = "resident"', "there is no such layer"),
     ],

@@ -8,7 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.errors import Refusal, hint
+from cnncc.errors import Refusal, hint, one_line
 
 OBJECTIVES = ("cycles", "energy", "edp", "words")
 SLACK = 0.005  # of the fewest cycles
@@ -60,7 +60,8 @@ class Objective:
         if self.name not in OBJECTIVES:
             raise Refusal(f"there is no objective '{self.name}'; {hint(self.name, OBJECTIVES)}")
         if not 0 <= self.slack <= MOST_SLACK:
-            raise Refusal(f"the slack is a share of the fewest cycles from 0 to {MOST_SLACK:g}, not {self.slack:g}")
+            given = one_line(str(self.slack), 30)
+            raise Refusal(f"the slack is a share of the fewest cycles from 0 to {MOST_SLACK:g}, not {given}")
 
     def prices(self, arch: Arch) -> Prices:
         """Prices of events, and the limits of cycles.
