@@ -366,3 +366,10 @@ def test_schedules_with_wrong_objectives(text: str, said: str, tmp_path: Path) -
     schedule.write_text(text)
     model = SAMPLES / "models" / "lenet.onnx"
     assert said in refused("estimate", model, "--batch", 1, "--schedule", schedule)
+
+
+def test_a_slack_beside_the_objective_of_a_schedule_is_refused(tmp_path: Path) -> None:
+    schedule = tmp_path / "map.toml"
+    schedule.write_text('objective = "energy"')
+    estimate = ("estimate", SAMPLES / "models" / "lenet.onnx", "--schedule", schedule, "--slack", 0.1)
+    assert f"{schedule}: a slack is a share of the cycles: it has no effect with" in refused(*estimate)

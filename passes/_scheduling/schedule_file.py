@@ -115,6 +115,8 @@ class Schedule:
 def objective_of(file: str | None, name: str | None, slack: float | None) -> Objective:
     """The objective of a name and a slack. What is None says the schedule file, if there is one. Raises Refusal."""
     given = read_schedule(file).objective if file else Objective()
+    if slack is not None and name is None and given.name != Objective().name:
+        raise Refusal(f"{file}: a slack is a share of the cycles: it has no effect with its objective {given.name}")
     return Objective(given.name if name is None else name, given.slack if slack is None else slack)
 
 
