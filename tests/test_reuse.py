@@ -338,6 +338,10 @@ def test_reuse_of_a_group_with_delays_in_rows(tmp_path: Path) -> None:
     done("opt", tmp_path / "ir" / "nest-stage", "-p", group, "-o", grouped)
     done("compile", "--from", grouped, "-o", binary)
     rows = json.loads(done("reuse", grouped, "--json").stdout)["layers"]
+    of_group = json.loads(done("reuse", grouped, "--json", "--layer", "conv0..conv4").stdout)["layers"]
+    assert of_group == {name: row for name, row in rows.items() if name != "fc"} and len(rows) == 6
+    assert done("atoms", grouped, "--layer", "pool1").stdout.startswith("conv0..conv4, PE 0,0, macro-instruction 0")
+    assert "there is no layer ''" in refused("reuse", grouped, "--layer", "")
     counted = json.loads(done("estimate", binary, "--json").stdout)["layers"]["conv0..conv4"]["words"]
     for place in ("glb_read", "bus", "n2n", "psum_link"):
         assert sum(row["words"][place] for name, row in rows.items() if name != "fc") == counted[place], place

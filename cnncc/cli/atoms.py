@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("atoms")
 @click.argument("source", type=FILE)
 @compile_options
-@click.option("--layer", help="A layer's label; default: the first.")
+@click.option("--layer", help="A layer's label; default: the first. Layers of a group have one program.")
 @click.option("--pe", type=Pair("row,col", ","), default=(0, 0), help="The PE; default: 0,0.")
 @click.option("--macros", type=Pair("from:to", ":"), default=(0, 1), help="Its macro-instructions; default: 0:1.")
 def command(
@@ -31,6 +31,7 @@ def command(
     \b
     cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
     """
+    from cnncc.dialects.nest import GroupOp, label_of
     from cnncc.driver.sources import check_in_turn, start_before_programs
     from cnncc.eval.atomic import atomic_schedule, programs
     from cnncc.eval.atomic_text import schedule_text
@@ -39,10 +40,19 @@ def command(
     check_in_turn(compilation, "atoms")
     with progress_line() as progress:
         compilation.ctx.progress = progress
-        for step in steps:
+        *before, to_programs = steps
+        for step in before:
             compilation.step(step)
+        groups = {
+            label_of(layer): group.label.data
+            for group in compilation.module.walk()
+            if isinstance(group, GroupOp)
+            for layer in group.members()
+        }
+        compilation.step(to_programs)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     label, first, end = layer or next(iter(programs(module)), ""), *macros
+    label = groups.get(label, label)
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
     print_remarks(compilation)
     if not reuses:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("reuse")
 @click.argument("source", type=FILE)
 @compile_options
-@click.option("--layer", help="Only the layer with this label.")
+@click.option("--layer", help="Only the layer, or the layers of the group, with this label.")
 @json_option()
 def command(source: Path, options: CompileOptions, layer: str | None, as_json: bool) -> None:
     """Say what each layer's operands move at each level of the array, how often words are used, and what stays where.
@@ -35,9 +35,10 @@ def command(source: Path, options: CompileOptions, layer: str | None, as_json: b
 
     with progress_line() as progress:
         compilation, rows, report = operand_reuse.analyse(source, options, progress)
-    if layer is not None and layer not in (labels := [row.label for row in rows]):
+    labels = [row.label for row in rows]
+    rows = [row for row in rows if layer is None or row.is_called(layer)]
+    if layer is not None and not rows:
         raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(labels) or 'none'}")
-    rows = [row for row in rows if layer in (None, row.label)]
     if as_json:
         click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch, report), indent=1))
     else:

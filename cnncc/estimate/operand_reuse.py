@@ -41,7 +41,7 @@ class LayerReuse:
     """A layer with what is known of it.
 
     - residencies: by memory (rf, glb) and operand; none of an elementwise layer
-    - group: how it runs, if it does so in a group
+    - group: how it runs, if it does so in a group; it begins with the group's label
     """
 
     label: str
@@ -53,6 +53,10 @@ class LayerReuse:
     residencies: dict[str, dict[str, Residency]]
     energy: dict[str, float]
     group: str = ""
+
+    def is_called(self, label: str) -> bool:
+        """Whether it is the layer, or in the group, with this label."""
+        return label == self.label or self.group.startswith(f"{label}: ")
 
     @property
     def as_json(self) -> dict[str, Any]:
