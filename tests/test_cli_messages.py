@@ -112,6 +112,14 @@ def test_cli_says_what_a_file_of_another_kind_is(lenet: Path, tmp_path: Path) ->
         assert said == f"cnncc: {path}: not an .npz file"
 
 
+def test_cli_refuses_integers_of_odd_widths_in_ir(lenet: Path, tmp_path: Path) -> None:
+    dump, changed = next((lenet / "ir").glob("00-*.mlir")), tmp_path / "net.mlir"
+    assert "array<i64: " in dump.read_text()
+    changed.write_text(dump.read_text().replace("array<i64: ", "array<i99: "))
+    assert f"{changed}: Format not implemented for i99" in refused("opt", changed, "-p", "nest-normalise")
+    assert "Format not implemented for i99" in refused("compile", "--from", changed, "-o", tmp_path / "net.cnb")
+
+
 def test_cli_says_what_there_is_instead(lenet: Path, tmp_path: Path) -> None:
     """A name that is not there: the message has the nearest one, or all of them."""
     ir, output = lenet / "ir", ["-o", tmp_path / "net.cnb"]
