@@ -115,7 +115,7 @@ class Effort:
 
     local_starts: int = 60
     """Mappings from which local searches go on where much less may do (`gap`): of the search that found the best, then
-    of the layer's others. With those of the first alone two of 128 small layers take 2 and 7 % more cycles; with 12,
+    of the layer's others. With those of the first alone two of 128 small layers take 2 and 8 % more cycles; with 12,
     and 300 for `local_runs`, nine take 0.3 to 2.3 % more; with one 14 take 2 to 20 % more.
     """
 
