@@ -116,9 +116,9 @@ class SearchTask:
         return improved(self.shape, self.arch, self.budget, best, self.effort, starts)
 
     def _longer(self, best: Result) -> Result:
-        """The best of a longer search."""
-        budget = replace(self.budget, tight=best.tight)
-        again = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort.longer())
+        """The best of a longer search, which looks at what may be faster alone."""
+        budget, effort = replace(self.budget, tight=best.tight), self.effort.longer()
+        again = search(self.shape, self.arch, budget, self.dataflow, best.cycles, effort=effort)
         if again is None:
             return best
         faster = best_of((best, replace(again, tight=best.tight)))
