@@ -11,5 +11,5 @@ def collect_rarely() -> None:
     again and again took an eighth of a compile and a quarter of an estimate, to save 5 MiB of 200. Of the 17 s of an
     estimate of ResNet-50, looking after 50,000 took half a second more, and looking at the end one (2026-11).
     """
-    gc.set_threshold(500_000, 20, 50)
+    gc.set_threshold(500_000, 2, 50)  # older objects: after a million, and after fifty million
     atexit.register(gc.freeze)
