@@ -17,6 +17,7 @@ PRESETS = Path(__file__).parent
 CBRAIN = re.compile(r"cbrain-([0-9]{1,4})-([0-9]{1,4})")  # T_in-T_out
 CBRAIN_LINES = 32  # of T_in words, that a half of a register file of C-Brain holds
 LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
+HALVES_LIMIT = 64  # of a register file: states of the times have each half, and two or three overlap all that can
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,13 @@ class Pe:
     weight_words: Annotated[int, Key("words", "a half of the weights file")]
     ifmap_words: Annotated[int, Key("words", "a half of the ifmap file, or ping of it (MAC-6)")]
     psum_words: Annotated[int, Key("psums", "a half of the psum file")]
-    weight_halves: Annotated[int, Key("halves", "of the weights file; with 2, loads overlap with macs (TOKEN-1)")] = 2
-    ifmap_halves: Annotated[int, Key("halves", "of the ifmap file, likewise")] = 2
-    psum_halves: Annotated[int, Key("halves", "of the psum file; with 2, commits overlap with macs (TOKEN-3)")] = 2
+    weight_halves: Annotated[
+        int, Key("halves", "of the weights file; with 2, loads overlap with macs (TOKEN-1)", most=HALVES_LIMIT)
+    ] = 2
+    ifmap_halves: Annotated[int, Key("halves", "of the ifmap file, likewise", most=HALVES_LIMIT)] = 2
+    psum_halves: Annotated[
+        int, Key("halves", "of the psum file; with 2, commits overlap with macs (TOKEN-3)", most=HALVES_LIMIT)
+    ] = 2
     pong_words: Annotated[int, Key("words", "pong of an ifmap half (MAC-6); 0: a half is one memory", 0)] = 0
     virtual_words: Annotated[int, Key("words", "the FIFO of a virtual neighbour, beside pong (MAC-6)", 0)] = 0
     lanes: Annotated[

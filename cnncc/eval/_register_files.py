@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,11 +70,13 @@ def check_banks(mac: Mac, pe: Pe) -> None:
 
 @dataclass
 class RegisterFile:
-    """`halves` alternating halves of `slots` words.
+    """`halves` halves of `slots` words, which are filled and used in turn.
 
-    - free, full: the numbers of tokens
+    - free: the number of halves that may be opened
     - filling: the half that a load (of psums: a clearing mac) has opened
+    - full: the halves that were closed, the oldest first
     - using: the half that a mac (of psums: a commit) has taken
+    - spare: halves that were given back: no more have memory than were ever in use together
     """
 
     name: str
@@ -81,16 +84,13 @@ class RegisterFile:
     slots: int
     shape: tuple[int, int, int]
     free: int = 0
-    full: int = 0
     filling: FileHalf | None = None
+    full: deque[FileHalf] = field(default_factory=deque[FileHalf])
     using: FileHalf | None = None
-    data: list[FileHalf] = field(default_factory=list[FileHalf])
-    next_filled: int = 0
-    next_used: int = 0
+    spare: list[FileHalf] = field(default_factory=list[FileHalf])
 
     def __post_init__(self) -> None:
         self.free = self.halves
-        self.data = [self._empty() for _ in range(self.halves)]
 
     def _empty(self) -> FileHalf:
         return FileHalf(
@@ -104,9 +104,8 @@ class RegisterFile:
         if self.free == 0:
             raise Refusal(f"no {self.name} half is free")
         self.free -= 1
-        self.filling = self.data[self.next_filled]
+        self.filling = self.spare.pop() if self.spare else self._empty()
         self.filling.clear()
-        self.next_filled = (self.next_filled + 1) % self.halves
         return self.filling
 
     def opened(self) -> FileHalf:
@@ -117,19 +116,16 @@ class RegisterFile:
 
     def close(self) -> None:
         """Give the half being filled as full."""
-        self.opened()
+        self.full.append(self.opened())
         self.filling = None
-        self.full += 1
 
     def take(self) -> FileHalf:
         """Take the next full half to read it."""
         if self.using is not None:
             raise Refusal(f"a {self.name} half is taken before the one in use is given back")
-        if self.full == 0:
+        if not self.full:
             raise Refusal(f"no {self.name} half is full")
-        self.full -= 1
-        self.using = self.data[self.next_used]
-        self.next_used = (self.next_used + 1) % self.halves
+        self.using = self.full.popleft()
         return self.using
 
     def taken(self) -> FileHalf:
@@ -140,6 +136,6 @@ class RegisterFile:
 
     def give(self) -> None:
         """Give the half in use back as free."""
-        self.taken()
+        self.spare.append(self.taken())
         self.using = None
         self.free += 1
