@@ -15,6 +15,7 @@ from test_random_search import LAYERS, STREAMED, check, start_of, tiny
 from cnncc.arch.model import load_arch
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
+from cnncc.mapper import cached_search
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.local_search import LocalSearch, improved, neighbours
@@ -202,6 +203,31 @@ def test_the_mappings_of_all_searches_are_starts() -> None:
     slow, fast = Result(a, 9, others=((b, 10), (c, 11))), Result(d, 8, least=7, others=((e, 12), (b, 10)))
     assert best_of([slow, fast]) == fast and best_of([slow, fast]).others == ((e, 12), (b, 10), (a, 9), (c, 11))
     assert best_of([slow, replace(slow, least=1)]).least == 0  # the first of equal ones
+
+
+def test_a_mapping_of_another_search_leads_to_fewer_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = small("conv1_few.4x4")
+    task = SearchTask(case.shape, case.arch, case.budget, effort=USUAL)
+    of_all = task.search()
+    monkeypatch.setattr(cached_search, "best_of", lambda results: min(results, key=lambda result: result.cycles))
+    of_one = task.search()
+    assert of_all and of_one and of_all.cycles < 0.95 * of_one.cycles
+
+
+def test_a_longer_search_looks_below_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[tuple[int, Effort]]()
+
+    def searched(*given: object, effort: Effort) -> Result | None:
+        result = search(*given, effort=effort)
+        seen.append((given[4] if len(given) > 4 else NEVER, effort))
+        return result
+
+    monkeypatch.setattr(cached_search, "search", searched)
+    case = small("conv3_s2.8x8")
+    result = SearchTask(case.shape, case.arch, case.budget, effort=replace(FEW, local_runs=0)).search()
+    *others, (below, effort) = seen
+    assert result and result.cycles <= below < NEVER and effort == replace(FEW, local_runs=0).longer()
+    assert {below for below, _ in others} == {NEVER}
 
 
 def test_a_search_is_improved_where_its_bound_is_far() -> None:

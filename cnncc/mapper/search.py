@@ -61,7 +61,7 @@ class Result:
     - run: the number of candidates that were run on the model
     - tight: whether the mapping was found in a tight budget (SPACE-13)
     - front: this mapping and cheaper ones (`front.py`), the cheapest first. It is empty if no cheaper one was searched.
-    - others: the next best ones, for a local search (LOCAL-3)
+    - others: the next best ones, for a local search (LOCAL-4)
     """
 
     mapping: Mapping
