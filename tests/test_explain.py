@@ -16,7 +16,7 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
-from cnncc.estimate.layer_limits import COMPUTE, LIMITS, cause_text, limits
+from cnncc.estimate.layer_limits import COMPUTE, LIMITS, MOVED, cause_text, limit_of, limits
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.array_grid import with_config
 
@@ -119,6 +119,15 @@ def test_explain_tries_more_of_what_is_had_and_less_of_what_is_waited() -> None:
     assert tried["rows"] == 16 and tried["glb.words"] == 2 * arch.glb.words
     assert tried["dram.latency_cycles"] == arch.dram.latency_cycles // 2
     assert "name" not in tried
+
+
+def test_explain_limit_is_bandwidth_where_the_dma_is_always_busy() -> None:
+    """Words of the next block move while the last ones of a block are on their way."""
+    stall = {f"dram_{kind}_{moved}": 0 for moved in MOVED for kind in ("bandwidth", "latency")}
+    stall |= {"dram_latency_activations": 400, "dram_bandwidth_activations": 90, "write_port": 450}
+    assert limit_of({"total": 1000, "compute": 60, "dma": 899, "stall": stall}) == ("write_port", 450)
+    assert limit_of({"total": 1000, "compute": 60, "dma": 900, "stall": stall}) == ("dram_bandwidth_activations", 490)
+    assert limit_of({"total": 1000, "compute": 900, "dma": 900, "stall": stall}) == (COMPUTE, 900)
 
 
 def test_explain_text(given: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
@@ -15,6 +16,7 @@ from cnncc.model.program_schedule import Part, program_cycles
 
 COMPUTE = "compute"
 BUSY = 0.9  # share of a layer's cycles, or of multipliers, from which on there is little to win
+MOVED = ("weights", "activations", "results")  # what transfers move (CAUSE-6)
 MOST_SENTENCES = 5  # layers whose limits are named below the table of an estimate
 
 
@@ -64,10 +66,19 @@ def cause_text(cause: str) -> str:
     return LIMITS[cause].text
 
 
-def limiting_cause(cycles: Mapping[str, Any]) -> str:
-    """`compute` if the array is busy almost all the time, else the cause of the most idle cycles."""
-    stall = cycles["stall"]
-    return COMPUTE if cycles[COMPUTE] >= BUSY * cycles["total"] else max(stall, key=stall.__getitem__)
+def limit_of(cycles: Mapping[str, Any]) -> tuple[str, int]:
+    """`compute` if the array is busy almost all the time, else the cause of the most idle cycles; and its cycles.
+
+    If the DMA is busy almost all the time, its latency counts as its bandwidth: other words move meanwhile.
+    """
+    stall, almost_all = cycles["stall"], BUSY * cycles["total"]
+    if cycles[COMPUTE] >= almost_all:
+        return COMPUTE, cycles[COMPUTE]
+    if cycles["dma"] >= almost_all:
+        stall = dict(stall)
+        for moved in MOVED:
+            stall[f"dram_bandwidth_{moved}"] += stall.pop(f"dram_latency_{moved}")
+    return max(stall.items(), key=itemgetter(1))
 
 
 class HelpfulChange(NamedTuple):
@@ -113,8 +124,7 @@ def limits(parts: Sequence[Part], arch: Arch, layers: Mapping[str, Any]) -> dict
     lifts, by_label = KeyChanges(parts, arch), dict[str, dict[str, Any]]()
     for label in (part.label for part in parts if isinstance(part, LayerPlan | GroupPlan)):
         cycles = layers[label]["cycles"]
-        cause = limiting_cause(cycles)
-        count = cycles[COMPUTE] if cause == COMPUTE else cycles["stall"][cause]
+        cause, count = limit_of(cycles)
         lifted = lifts.best(label, cause, cycles["total"])
         by_label[label] = {"cause": cause, "cycles": count, "lifted": lifted._asdict() if lifted else None}
     return by_label

@@ -7,7 +7,7 @@ from typing import Any
 
 from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
-from cnncc.estimate.layer_limits import LIMITS, cause_text, limiting_cause
+from cnncc.estimate.layer_limits import LIMITS, cause_text, limit_of
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.array_grid import Config, read_value, with_config
 from cnncc.util.terminal import NAME, TEXT, Column, table
@@ -69,7 +69,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
 
 def _limit(cycles: Mapping[str, Any]) -> str:
     """The limit of a layer in words; empty where the array neither works nor waits."""
-    return LIMITS[limiting_cause(cycles)].text if cycles["compute"] or any(cycles["stall"].values()) else ""
+    return LIMITS[limit_of(cycles)[0]].text if cycles["compute"] or any(cycles["stall"].values()) else ""
 
 
 def _at(program: Program, key: str) -> object:
