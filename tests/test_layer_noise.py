@@ -74,7 +74,7 @@ def test_layer_noise_explains_what_is_only_rounded(precision: str, tmp_path: Pat
     assert [each["label"] for each in found if each["label"] in labels] == labels
     assert all(0.05 < each["error"] / each["noise"] <= LIMIT and not each["cause"] for each in found)
     printed = done("verify", tmp_path / "net.onnx", "--arch", "spatial-4x4").stdout
-    assert "each layer by itself errs as its steps explain: at most " in printed
+    assert "by itself no layer errs by more than 4 times its noise: at most " in printed
 
 
 def test_layer_noise_of_rounding_all_one_way(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_layer_noise_names_narrowed_sums(tmp_path: Path) -> None:
     arch.write_text((PRESETS / "spatial-4x4.toml").read_text().replace("psum_bits = 32", "psum_bits = 24"))
     path = save(build(nodes, {"x": (1, 4, 7, 5)}, ["y"], arrays), tmp_path / "net.onnx")
     printed = done("verify", path, "--arch", arch).stdout
-    assert "psums narrow the weights of y.requant (4 channels)" in printed
+    assert "psums narrow the weights of y (4 channels)" in printed
 
 
 def test_layer_noise_calibration_data_beyond_what_the_model_states(tmp_path: Path) -> None:

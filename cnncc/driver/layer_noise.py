@@ -14,7 +14,7 @@ Without saturation, error <= 4 · noise: rounding moves a result by at most step
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor, inf
 
 import numpy as np
@@ -43,14 +43,15 @@ class LayerNoise:
     """A layer by the name of its result: mean squares of its error and of its noise.
 
     - cause: the reason of an error beyond the noise, or ''
-    - narrowed: channels with coarser weights than operands allow, so that psums hold their sums
+    - narrowed: its convolutions whose weights are coarser than operands allow, so that psums hold their sums, and in how
+      many channels
     """
 
     label: str
     error: float
     noise: float
     cause: str = ""
-    narrowed: int = 0
+    narrowed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -164,13 +165,16 @@ class _Layers:
             f"its scale is coarse: a step of {step:.3g}, its range asks for {fitting:.3g}" if step > fitting else OTHER
         )
 
-    def _narrowed(self, value: SSAValue) -> int:
-        """The narrowed channels of all convolutions in the layer of `value`."""
+    def _narrowed(self, value: SSAValue) -> dict[str, int]:
+        """The narrowed channels of all convolutions in the layer of `value`, by label."""
         node = value.owner
         if not isinstance(node, NodeOp) or node not in self.layers:
-            return 0
-        inner = (operand for operand in _read(node, self.layers[node]) if operand not in self.exact)
-        return self.lowering.narrowed.get(node, 0) + sum(map(self._narrowed, inner))
+            return {}
+        channels = self.lowering.narrowed.get(node, 0)
+        narrowed = {self.lowering.labels[node]: channels} if channels else {}
+        for operand in _read(node, self.layers[node]):
+            narrowed |= {} if operand in self.exact else self._narrowed(operand)
+        return narrowed
 
     def _operands(self, value: SSAValue) -> Iterator[SSAValue]:
         """The rounded values that the layer of `value` reads."""

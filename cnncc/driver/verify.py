@@ -274,15 +274,13 @@ def _beyond_text(layer: LayerAccuracy) -> str:
 
 def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
     """Lines for the layers whose error, with exact operands, exceeds their noise; or for the largest error of all."""
-    narrowed = [f"{layer.label} ({layer.narrowed} channels)" for layer in layers if layer.narrowed]
+    narrowed = [f"{label} ({count} channels)" for layer in layers for label, count in layer.narrowed.items()]
     lines = [f"psums narrow the weights of {', '.join(narrowed)}"] if narrowed else []
     if beyond := [layer for layer in layers if layer.cause]:
         return [*lines, *(f"layer {layer.text}" for layer in beyond)]
     times, label = max(((layer.error / layer.noise, layer.label) for layer in layers), default=(0.0, ""))
     if layers:
-        lines.append(
-            f"each layer by itself errs as its steps explain: at most {times:.2f} of {LIMIT} times, at {label}"
-        )
+        lines.append(f"by itself no layer errs by more than {LIMIT} times its noise: at most {times:.2f}, at {label}")
     return lines
 
 

@@ -23,8 +23,8 @@ LIMITS = {"pes": "PEs", "dram": "DRAM", "glb_load": "GLB loads", "glb_commit": "
 COLUMNS = (
     Column("layer", NAME),
     Column("cycles"),
-    Column("compute"),
-    Column("total"),
+    Column("utilisation"),
+    Column("in compute", drop=7),
     Column("DRAM words", drop=2),
     Column("GLB words", drop=3),
     Column("energy", drop=4),
@@ -106,7 +106,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
 
 def _row(label: str, layer: Mapping[str, Any]) -> list[str]:
     words, roofs = layer["words"], layer.get("roofline")
-    used = (percent(layer["utilisation"][name]) if layer["macs"] else "" for name in ("compute", "total"))
+    used = (percent(layer["utilisation"][name]) if layer["macs"] else "" for name in ("total", "compute"))
     moved = (words[f"{memory}_read"] + words[f"{memory}_write"] for memory in ("dram", "glb"))
     return [
         label,

@@ -18,7 +18,7 @@ KEYS = (  # on which no program depends
 )  # fmt: skip
 NO_CYCLES = ("energy.", "clock_mhz")
 ANY = "spatial-8x8"  # all arrays have the same keys
-CHANGE = ("cycles", "then", "change")
+CHANGE = ("cycles", "cycles then", "change")
 
 
 def read_changes(texts: Sequence[str]) -> Config:
@@ -58,7 +58,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     pairs = [(label, layer["cycles"], then["layers"][label]) for label, layer in estimate["layers"].items()]
     pairs = [*(pair for pair in pairs if pair[1]["total"]), ("total", estimate["cycles"], then["cycles"])]
     yield from table(
-        [Column("layer", NAME), *CHANGE, Column("limit", TEXT), Column("then", TEXT)],
+        [Column("layer", NAME), *CHANGE, Column("limit", TEXT), Column("limit then", TEXT)],
         [(label, *_change(now["total"], other["total"]), _limit(now), _limit(other)) for label, now, other in pairs],
     )
     yield ""

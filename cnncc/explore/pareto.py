@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cnncc.errors import one_line
-from cnncc.explore.array_grid import array_of, config_text
+from cnncc.explore.array_grid import OBJECTIVE, array_of, config_text
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
 from cnncc.util.terminal import Column, table
@@ -57,7 +57,9 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
     """The table of the Pareto front, and the first refusals. unit: of energy."""
     refused = [result for result in results if "refused" in result]
     best = pareto(results, objectives)
-    yield f"{len(results):,} configurations, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
+    number, optimised = len(results), len({result["config"][OBJECTIVE] for result in results})
+    count = f"{number:,} configurations" + f" ({number // optimised:,} arrays x {optimised} objectives)" * (optimised > 1)
+    yield f"{count}, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
     if best:
         heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
         measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))
