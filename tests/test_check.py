@@ -294,8 +294,22 @@ def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None
         for f in check(path, CompileOptions(str(array_file(tmp_path, words=240))))
         if f.resource == "% of PEs used"
     }
-    assert causes["first"].startswith("16 x 16x16 outputs (k x h x w) for 64 PEs: blocks in the GLB have fewer")
+    (outputs,) = re.findall(
+        r"^16 x 16x16 outputs \(k x h x w\) for 64 PEs: a block in the GLB has (\d+) \(", causes["first"]
+    )
+    assert int(outputs) < 64
     assert not any(f.resource == "% of PEs used" for f in check(path, CompileOptions("spatial-8x8")))
+
+
+def test_check_blames_no_blocks_that_have_outputs_for_all_pes(tmp_path: Path) -> None:
+    """Blocks move through the GLB, but 11 rows on 8 and 5 channels on 8 are what leaves PEs idle."""
+    nodes, arrays = [node("Conv", ["x", "w"], ["y"], name="odd")], {"w": noise(1, 5, 32, 3, 3)}
+    path = save(build(nodes, {"x": (1, 32, 13, 13)}, ["y"], arrays), tmp_path / "net.onnx")
+    arch = array_file(tmp_path, words=4_000)
+    arch.write_text(arch.read_text().replace("south = true", "south = false"))
+    said = {finding.where: finding.what for finding in check(path, CompileOptions(str(arch)))}
+    assert said["odd"].startswith("5 x 11x11 outputs (k x h x w) for 64 PEs: do not divide evenly (")
+    assert said["GLB"] == "1 of 1 layers move activations through it in blocks"
 
 
 def test_check_counts_cycles_of_loads_commits_and_transfers(tmp_path: Path) -> None:

@@ -197,6 +197,17 @@ def test_cli_messages_name_the_file_the_option_and_the_remedy(tmp_path: Path) ->
     ]
 
 
+def test_cli_an_option_with_one_value_is_given_once() -> None:
+    """click would take the last. Options that may be given several times, and flags, still may."""
+    twice = invoke("estimate", LENET, "--arch", "spatial-4x4", "--arch", "spatial-8x8")
+    assert twice.exit_code == 2
+    assert "Error: --arch is given 2 times, but has one value\n" in twice.stderr
+    valueless = invoke("estimate", LENET, "--arch")
+    assert "estimate --help' for help." in valueless.stderr
+    changes = ("--what-if", "bus.burst_words=1", "--what-if", "dram.words_per_cycle=4")
+    done("estimate", LENET, "--batch", 1, "--json", "--json", *changes)
+
+
 def test_cli_edited_labels(lenet: Path, tmp_path: Path) -> None:
     """A layer without a label has one in tables. A name that two rows would have is refused."""
     dump = next((lenet / "ir").glob("*-nest-stage.mlir"))

@@ -16,6 +16,7 @@ import os
 import pkgutil
 import sys
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +32,21 @@ SENTENCE_LIMIT = 500  # characters: no first sentence of a command's help is tha
 # numpy reads it when it is first imported, which the commands do. Why one thread: the matrix products of a program are
 # small, and a second thread costs more than it gives (2026-11: LeNet's convolutions 2.8 times slower with two).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _check_given_once(ctx: click.Context, args: list[str]) -> None:
+    """Raises what click takes for wrong usage, if an option with one value is given twice: click takes the last.
+
+    What click raises itself of an option without its value does not name the command. It does behind this.
+    """
+    try:
+        given = Counter(ctx.command.make_parser(ctx).parse_args(list(args))[2])
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
+    for option, times in given.items():
+        if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+            raise click.UsageError(f"{max(option.opts, key=len)} is given {times} times, but has one value", ctx)
 
 
 class _Commands(click.Group):
@@ -52,7 +68,10 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that `args` begin with. Raises what click takes for wrong usage, with the nearest name."""
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            if command:
+                _check_given_once(click.Context(command, ctx, name, **command.context_settings), rest)
+            return name, command, rest
         except click.exceptions.NoSuchCommand as error:
             raise click.exceptions.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from error
 

@@ -26,7 +26,7 @@ from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding, plural
 from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.node_macs import module_macs, node_macs
-from cnncc.model.layer_shape import LayerShape
+from cnncc.model.layer_shape import LayerShape, inside
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part
 from cnncc.model.routes import Nest
@@ -253,9 +253,21 @@ def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
         return f"macro-instructions of {mean_steps:.0f} steps take {work.overhead_cycles} cycles more: {terms}"
     outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
     part = " of a group" if group < sizes.k else ""
-    cause = "blocks in the GLB have fewer" if streams_in_blocks(layer) else "do not divide evenly"
-    cause = "too few" if group * sizes.h * sizes.w < work.pes else cause
+    if group * sizes.h * sizes.w < work.pes:
+        cause = "too few"
+    elif (of_block := _block_outputs(layer, group)) < work.pes:
+        cause = f"a block in the GLB has {of_block}"
+    else:
+        cause = "do not divide evenly"
     return f"{outputs}{part} for {work.pes} PEs: {cause}"
+
+
+def _block_outputs(layer: LayerOp, channels: int) -> int:
+    """The outputs of a block, for so many channels of a group; those of the layer if nothing moves in blocks."""
+    mapping = goal_of(layer) or mapping_of(layer)
+    depth = max((mapping.glb_stages[name].depth for name in mapping.glb_stages.keys() & set(ACTIVATIONS)), default=0)
+    block = inside(layer.sizes.data, mapping.loops[:depth])
+    return min(channels, block["k"]) * block["h"] * block["w"]
 
 
 def streams_in_blocks(layer: LayerOp) -> bool:
