@@ -96,7 +96,7 @@ class Steps:
         if self.slope != 1 and not self.scale:
             raise ValueError("a slope is of the products with a scale: there is none")
         if self.per_position and (self.bias or self.factors or not self.scale):
-            raise ValueError("per_position is of a scale without a bias before it or a residual after it")
+            raise ValueError("per_position needs a scale, no bias before it and no residual after it")
 
 
 ELEMENTS = ("float32", "int8", "uint8")

@@ -208,4 +208,4 @@ def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
             yield f"loop {loop.dim} steps by {loop.step} in an extent of {current[loop.dim]} (NEST-1)"
         current[loop.dim] = loop.step
     if left := [dim for dim, step in current.items() if step != 1]:
-        yield f"no loop runs over single indices of {', '.join(left)} (NEST-1)"
+        yield f"no loop runs over single indices of {', '.join(left)}: add one without a step inside (NEST-1)"

@@ -247,6 +247,11 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
     for layer in layers[:-1]:
         for use in layer.result.uses:
             if use.operation not in layers:
+                if order.get(use.operation, len(order)) < order[layers[-1]]:
+                    raise Refusal(
+                        f"{_named(use.operation)} stands between the group's layers '{label_of(layer)}' and "
+                        f"'{label_of(layers[-1])}': name it, too"
+                    )
                 raise Refusal(
                     f"the result of layer '{label_of(layer)}' is read by {_named(use.operation)}, too: a ring has its "
                     f"last rows alone; end the group at this layer, or begin it after it"

@@ -71,7 +71,7 @@ def test_the_mnist_net_does_1_100_frames_a_second_and_is_proven(tmp_path: Path) 
     model, data = ROOT / "samples/models/mnist.onnx", ROOT / "samples/inputs/digits_calibration.npz"
     options = ("--batch", 1, "--arch", "tcpa-4x4", "--parallel", "layers", "--calibrate", data)
     report = done("compile", model, *options, "-o", tmp_path / "net.cnb").stdout
-    rate = re.search(r"16 of 16 PEs; one in [\d,]+ cycles, ([\d,.]+) a second at 50 MHz", report)
+    rate = re.search(r"16 of 16 PEs; a frame every [\d,]+ cycles \(([\d,.]+) a second at 50 MHz\)", report)
     assert rate and float(rate[1].replace(",", "")) > 1100
     given = ("--batch", 1, "--calibrate", data, "--prove")
     assert "any number of frames" in done("verify", tmp_path / "net.cnb", "--model", model, *given).stdout
@@ -107,7 +107,7 @@ def test_a_glb_of_too_few_banks_is_refused_before_any_search(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fps", "100"], "--fps is of layers side by side: --parallel layers"),
+        (["--fps", "100"], "--fps needs layers side by side: add --parallel layers"),
         (["--parallel", "layers", "--groups", "none"], "--groups has no effect on layers side by side"),
         (["--parallel", "layers", "--dataflow", "ws"], "--dataflow has no effect on layers side by side"),
         (["--schedule", "FILE", "--parallel", "layers"], "--parallel layers takes tables [[core]]"),

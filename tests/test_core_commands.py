@@ -67,12 +67,15 @@ def test_what_is_of_layers_in_turn(command: tuple[str, ...], folder: Path) -> No
     name, *options = command
     options = [str(certificate) if option == "CERTIFICATE" else option for option in options]
     message = refused(name, folder / "net.onnx", *ARCH, *options, "--schedule", folder / "cores.toml")
-    assert f"is of layers one after the other: leave out the tables [[core]] of {folder / 'cores.toml'}" in message
+    assert (
+        f"works for layers one after the other alone: leave out the tables [[core]] of {folder / 'cores.toml'}"
+        in message
+    )
     if name == "atoms":
         assert "or IR from before nest-cores" in refused(name, folder / "ir" / "nest-cores", *ARCH)
     if name == "estimate":
         message = refused(name, folder / "net.onnx", *ARCH, *options, "--parallel", "layers")
-        assert "is of layers one after the other: leave out --parallel layers" in message
+        assert "works for layers one after the other alone: leave out --parallel layers" in message
 
 
 def test_check_says_which_cores_there_are(folder: Path) -> None:
@@ -85,7 +88,7 @@ def test_check_says_which_cores_there_are(folder: Path) -> None:
     network = [each for each in json.loads(done(*given).stdout)["findings"] if each["resource"] == "cycles"]
     counted = json.loads(done("estimate", folder / "net.cnb", "--json").stdout)["frames"]
     assert [each["value"] for each in network] == [counted["period"]["cycles"]]
-    assert f"the first one after {counted['first']:,}" in network[0]["what"]
+    assert f"the first after {counted['first']:,}" in network[0]["what"]
 
 
 def test_check_refuses_what_compile_refuses(folder: Path) -> None:

@@ -195,8 +195,8 @@ def test_estimate_of_a_binary_with_cores(compiled: tuple[CoresPlan, Path]) -> No
 
 def test_estimate_refuses_what_is_not_of_cores(compiled: tuple[CoresPlan, Path], tmp_path: Path) -> None:
     _, path = compiled
-    assert "--explain is of layers one after the other" in refused("estimate", path, "--explain", "l0")
-    assert "--what-if is of layers" in refused("estimate", path, "--what-if", "dram.latency_cycles=8")
+    assert "--explain works for layers one after the other alone" in refused("estimate", path, "--explain", "l0")
+    assert "--what-if works for layers" in refused("estimate", path, "--what-if", "dram.latency_cycles=8")
     binary = load(path)
     for wrong, why in (
         ({"lag": 0}, "lag, keeps and words of frames are positive"),

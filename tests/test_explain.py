@@ -127,7 +127,12 @@ def test_explain_limit_is_bandwidth_where_the_dma_is_always_busy() -> None:
     stall |= {"dram_latency_activations": 400, "dram_bandwidth_activations": 90, "write_port": 450}
     assert limit_of({"total": 1000, "compute": 60, "dma": 899, "stall": stall}) == ("write_port", 450)
     assert limit_of({"total": 1000, "compute": 60, "dma": 900, "stall": stall}) == ("dram_bandwidth_activations", 490)
-    assert limit_of({"total": 1000, "compute": 900, "dma": 900, "stall": stall}) == (COMPUTE, 900)
+
+
+@pytest.mark.parametrize(("waits", "limit"), [(99, (COMPUTE, 850)), (100, ("write_port", 100))])
+def test_explain_limit_is_the_pes_unless_a_cause_takes_a_tenth(waits: int, limit: tuple[str, int]) -> None:
+    stall = {f"dram_{kind}_{moved}": 0 for moved in MOVED for kind in ("bandwidth", "latency")}
+    assert limit_of({"total": 1000, "compute": 850, "dma": 0, "stall": stall | {"write_port": waits}}) == limit
 
 
 def test_explain_text(given: Path) -> None:

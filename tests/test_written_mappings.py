@@ -298,9 +298,10 @@ def test_stages_that_are_left_out() -> None:
     ("written", "messages"),
     [
         ("c > r > s > {k > h > w}", ["a PE is to hold more words than it has"] * 2),
-        ("k > h > w > c > {s}", ["no loop runs over single indices of r (NEST-1)"]),
+        ("k > h > w > c > {s}", ["no loop runs over single indices of r: add one without a step inside (NEST-1)"]),
         ("k':17 > h > w > c > {r > s}",
-         ["loop k steps by 17 in an extent of 16 (NEST-1)", "no loop runs over single indices of k (NEST-1)"]),
+         ["loop k steps by 17 in an extent of 16 (NEST-1)",
+          "no loop runs over single indices of k: add one without a step inside (NEST-1)"]),
         ("h||@rows > ifmap@glb > c > params@glb > k > w > {r > s}",
          ["stage ifmap in glb: stands inside a loop in space (NEST-4)",
           "stage params in glb: stands inside a loop in space (NEST-4)",

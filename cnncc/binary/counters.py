@@ -36,7 +36,7 @@ def program_timeline(binary: Binary, frames: int) -> dict[str, Any]:
     Raises: Refusal, for a program without cores.
     """
     if not has_cores(binary.instructions):
-        raise Refusal("a timeline is of programs of cores, which begin with core")
+        raise Refusal("a timeline shows layers side by side, this program has one core: compile with --parallel layers")
     runs = list[EngineRun]()
     cores = cores_of(binary.instructions, binary.arch, frames)
     simulate_cores(cores, timeline=runs)

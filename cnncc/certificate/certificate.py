@@ -52,7 +52,7 @@ def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bo
     check_in_turn(compilation, "a certificate")
     names = [step.name for step in todo]
     if ASSIGN not in names:
-        raise Refusal(f"{source}: its layers are mapped already: a certificate is of a model, or of IR before {ASSIGN}")
+        raise Refusal(f"{source}: its layers are mapped already: give the model, or IR before {ASSIGN}")
     for step in todo[: names.index(ASSIGN) + mapped]:
         compilation.step(step)
     return compilation, next(op for op in compilation.module.ops if isinstance(op, FuncOp))
@@ -208,7 +208,8 @@ def _checked(
             raise Refusal(f"a mapping takes {seen.better[1]:,} cycles, fewer than {least:,}")
         how = f"{seen.combinations:,} mappings looked at, {seen.run:,} run"
     what = _verdict(cycles, least)
-    yield f"  {plan.label}: {cycles:,} cycles, none below {least:,} ({how}): {what}; {words:,} of {budget:,} words"
+    room = f"{words:,} of {budget:,} words of the GLB"
+    yield f"  {plan.label}: {cycles:,} cycles, none below {least:,} ({how}): {what}; {room}"
     for name in COSTS:
         yield _checked_cost(entry, name, arch, limits[layer])
 

@@ -54,7 +54,7 @@ def command(
     label, first, end = layer or next(iter(programs(module)), ""), *macros
     label = groups.get(label, label)
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
-    print_remarks(compilation)
+    print_remarks(compilation, values=False)
     if not reuses:
         click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {first} to {end - 1}")
         return

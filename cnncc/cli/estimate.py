@@ -74,17 +74,17 @@ def command(
     if source.suffix == ".cnb" and given:
         raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
     if source.suffix == ".cnb" and certificate:
-        raise click.UsageError("--certificate is of a model: a binary is mapped")
+        raise click.UsageError("--certificate needs a model: the mappings of a binary are fixed")
     if check_counters:
         if source.suffix != ".cnb":
-            raise click.UsageError("--check-counters is of a binary: compile the model")
+            raise click.UsageError("--check-counters needs a binary: compile the model")
         _check_counters(source)
         return
     if front:
         if explained or what_if or frames or certificate or options.objective or options.slack is not None:
             raise click.UsageError("--front goes with no other output, and with no objective: it has several")
         if source.suffix == ".cnb":
-            raise click.UsageError("--front is of a model: a binary is mapped")
+            raise click.UsageError("--front needs a model: the mappings of a binary are fixed")
         _print_front(source, options, as_json)
         return
     if explained is not None and what_if:
@@ -110,8 +110,8 @@ def _estimate(
             if explained is not None or changes or proof:
                 one = "--explain" if explained is not None else "--what-if" if changes else "--certificate"
                 raise Refusal(
-                    f"{one} is of layers one after the other, and {source.name} has layers side by side: without it, "
-                    f"and with --json, an estimate has the stalls of each core by cause"
+                    f"{one} works for layers one after the other alone, and {source.name} has some side by side: "
+                    f"without it, and with --json, an estimate has the stalls of each core by cause"
                 )
             alone = None if is_binary else on_one_core(source, options, progress)
             beside = cores_table.as_json(program, frames or cores_table.FRAMES, alone)
@@ -119,7 +119,7 @@ def _estimate(
             click.echo("\n".join(lines) if as_json else fitted(lines))
             return
         if frames is not None:
-            raise Refusal(f"--frames is of layers side by side, and {source.name} has none (docs/cores.md)")
+            raise Refusal(f"--frames needs layers side by side, and {source.name} has none (docs/cores.md)")
         group = explain_group.group_of(program, explained) if explained is not None else None
         if explained is not None and not group and explained not in (labels := [*program.layers(), *program.groups()]):
             raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
@@ -134,7 +134,7 @@ def _estimate(
             text = json.dumps(certificate(source, options, progress), indent=1)
             write_atomically(proof, f"{text}\n".encode())
     if compilation is not None:
-        print_remarks(compilation)
+        print_remarks(compilation, values=False)
     if as_json:
         click.echo(json.dumps(estimate, indent=1))
     elif group:

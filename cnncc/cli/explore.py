@@ -56,7 +56,7 @@ def command(
         output = output / "explore.jsonl"
     with progress_line() as progress:
         start, results = explore(model, options, varied, measures, output, jobs or os.cpu_count() or 1, progress)
-    print_remarks(start)
+    print_remarks(start, values=False)
     table = output.with_suffix(".csv")
     write_atomically(table, as_csv(results, measures))
     click.echo(fitted(as_text(results, measures, start.settings.arch.energy.unit)))

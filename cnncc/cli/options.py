@@ -153,10 +153,13 @@ class Probability(click.ParamType[float]):
         return bits
 
 
-def print_remarks(compilation: Compilation) -> None:
-    """The notes and warnings of a compilation on stderr, each once."""
+def print_remarks(compilation: Compilation, values: bool = True) -> None:
+    """The notes and warnings of a compilation on stderr, each once. values: whether the command has to do with any."""
+    from cnncc.driver.calibrate import RANDOM_INPUTS
+
     notes = [f"note: {note.where}: {note.text}" for note in compilation.notes]
-    for remark in dict.fromkeys([*notes, *(f"warning: {warning}" for warning in compilation.warnings)]):
+    warnings = [f"warning: {text}" for text in compilation.warnings if values or text != RANDOM_INPUTS]
+    for remark in dict.fromkeys([*notes, *warnings]):
         click.echo(f"cnncc: {remark}", err=True)
 
 

@@ -43,4 +43,4 @@ def command(source: Path, options: CompileOptions, layer: str | None, as_json: b
         click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch, report), indent=1))
     else:
         click.echo(fitted(operand_reuse.as_text(rows, report if layer is None else None)))
-    print_remarks(compilation)
+    print_remarks(compilation, values=False)

@@ -31,6 +31,8 @@ RANDOM_VALUES = 100_000  # random values are enough to see the range of each lay
 POSITION_LIMIT = 256  # output positions measured per layer
 CHANNEL_LIMIT = 64  # output channels measured per layer
 
+RANDOM_INPUTS = "calibrated with random inputs: useful values need samples (--calibrate X.npz); cycles do not"
+
 Feeds = dict[str, Array]
 
 
@@ -67,7 +69,7 @@ def calibrate(
     ranges = seen.ranges(operand_bits, psum_bits)
     write_ranges(module, ranges)
     if data is None:
-        return ["calibrated with random inputs: useful values need samples (--calibrate X.npz); cycles do not"]
+        return [RANDOM_INPUTS]
     return _saturated(module, store, seen.beyond(ranges, operand_bits), feeds)
 
 

@@ -44,5 +44,5 @@ def _frames(plan: CoresPlan, arch: Arch) -> tuple[float | None, str]:
     if run.period is None:
         return None, f"{pes}; no steady state within {FRAMES} frames"
     cycles = run.period.cycles / run.period.frames
-    rate = f", {arch.clock_mhz * 10**6 / cycles:,.1f} a second at {arch.clock_mhz} MHz" if arch.clock_mhz else ""
-    return cycles, f"{pes}; one in {cycles:,.0f} cycles{rate}; the first one after {run.first:,}"
+    rate = f" ({arch.clock_mhz * 10**6 / cycles:,.1f} a second at {arch.clock_mhz} MHz)" if arch.clock_mhz else ""
+    return cycles, f"{pes}; a frame every {cycles:,.0f} cycles{rate}, the first after {run.first:,}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cnncc.errors import Finding
+from cnncc.errors import Finding, plural
 from cnncc.passes._scheduling.group_report import Alternative, ChosenGroup, Costs, GroupReport, UnfitGroup
 from cnncc.util.terminal import NAME, Column, table
 
@@ -14,10 +14,11 @@ HEADS = ("cycles", "together", "DRAM words", "together", "energy", "together")
 
 def as_text(report: GroupReport) -> Iterator[str]:
     """A table of what the layers of each group take one by one and together, then what else was considered."""
-    rows = [(each.group, *_row(each.alone, each.together)) for each in report.groups]
-    rows.append(("network", *_row(report.alone, report.network)))
-    yield "groups: what their layers take one by one, and together"
-    yield from table([Column("group", NAME), *map(Column, HEADS)], rows)
+    if report.groups:
+        rows = [(each.group, *_row(each.alone, each.together)) for each in report.groups]
+        rows.append(("network", *_row(report.alone, report.network)))
+        yield "groups: what their layers take one by one, and together"
+        yield from table([Column("group", NAME), *map(Column, HEADS)], rows)
     for each in report.groups:
         yield f"{each.group}: {each.form}"
         if each.nearest:
@@ -25,7 +26,7 @@ def as_text(report: GroupReport) -> Iterator[str]:
     for each in report.unfit[:MOST_UNFIT]:
         yield f"{each.group}: no group: {unfit(each)}"
     if (more := len(report.unfit) - MOST_UNFIT) > 0:
-        yield f"{more} more do not fit (--json)"
+        yield f"{plural(more, 'more group')} would not fit: --json names them"
 
 
 def _row(before: Costs, after: Costs) -> list[str]:

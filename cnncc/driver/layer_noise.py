@@ -43,15 +43,14 @@ class LayerNoise:
     """A layer by the name of its result: mean squares of its error and of its noise.
 
     - cause: the reason of an error beyond the noise, or ''
-    - narrowed: its convolutions whose weights are coarser than operands allow, so that psums hold their sums, and in how
-      many channels
+    - narrowed: of its convolutions the channels whose weights are coarser than operands allow, so that psums hold sums
     """
 
     label: str
     error: float
     noise: float
     cause: str = ""
-    narrowed: Mapping[str, int] = field(default_factory=dict)
+    narrowed: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def text(self) -> str:

@@ -84,7 +84,7 @@ class CompileOptions:
         cores = read_schedule(schedule).cores if schedule else ()
         if self.parallel is None and not cores:
             if self.fps is not None:
-                raise Refusal("--fps is of layers side by side: --parallel layers")
+                raise Refusal("--fps needs layers side by side: add --parallel layers")
             return False
         if self.parallel is not None and schedule and not cores:
             raise Refusal(f"{schedule}: --parallel layers takes tables [[core]] of a schedule (docs/schedule.md)")
@@ -114,9 +114,9 @@ def check_in_turn(compilation: Compilation, what: str) -> None:
     if compilation.settings.parallel:
         schedule = compilation.settings.schedule
         of_cores = f"the tables [[core]] of {schedule}" if schedule else "--parallel layers"
-        raise Refusal(f"{what} is of layers one after the other: leave out {of_cores}")
+        raise Refusal(f"{what} works for layers one after the other alone: leave out {of_cores}")
     if any(isinstance(op, CoresOp) for op in compilation.module.walk()):
-        raise Refusal(f"{what} is of layers one after the other: give the model, or IR from before {CORES}")
+        raise Refusal(f"{what} works for layers one after the other alone: give the model, or IR from before {CORES}")
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:

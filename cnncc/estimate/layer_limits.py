@@ -15,6 +15,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import Part, program_cycles
 
 COMPUTE = "compute"
+FEW = 0.1  # share of a layer's cycles below which a cause does not limit it
 BUSY = 0.9  # share of a layer's cycles, or of multipliers, from which on there is little to win
 MOVED = ("weights", "activations", "results")  # what transfers move (CAUSE-6)
 MOST_SENTENCES = 5  # layers whose limits are named below the table of an estimate
@@ -67,18 +68,17 @@ def cause_text(cause: str) -> str:
 
 
 def limit_of(cycles: Mapping[str, Any]) -> tuple[str, int]:
-    """`compute` if the array is busy almost all the time, else the cause of the most idle cycles; and its cycles.
+    """The cause of the most idle cycles, or `compute` if it has few; and its cycles.
 
     If the DMA is busy almost all the time, its latency counts as its bandwidth: other words move meanwhile.
     """
-    stall, almost_all = cycles["stall"], BUSY * cycles["total"]
-    if cycles[COMPUTE] >= almost_all:
-        return COMPUTE, cycles[COMPUTE]
-    if cycles["dma"] >= almost_all:
+    stall, total = cycles["stall"], cycles["total"]
+    if cycles["dma"] >= BUSY * total:
         stall = dict(stall)
         for moved in MOVED:
             stall[f"dram_bandwidth_{moved}"] += stall.pop(f"dram_latency_{moved}")
-    return max(stall.items(), key=itemgetter(1))
+    cause, most = max(stall.items(), key=itemgetter(1))
+    return (COMPUTE, cycles[COMPUTE]) if most < min(FEW * total, cycles[COMPUTE]) else (cause, most)
 
 
 class HelpfulChange(NamedTuple):
@@ -139,7 +139,7 @@ def sentence(label: str, layer: Mapping[str, Any]) -> str:
         text += f", at {100 * layer['utilisation']['compute']:.0f} % utilisation"
     helps = [cause.mapping]
     if limited["cause"] == COMPUTE and layer["macs"] and layer["utilisation"]["compute"] < BUSY:
-        helps.append("a mapping that keeps more PEs busy")
+        helps.insert(0, "a mapping that keeps more PEs busy")
     if lifted:
         gain = 100 * (1 - lifted["cycles"] / total)
         helps.insert(0, f"{lifted['key']} {lifted['was']:,} -> {lifted['value']:,} (-{gain:.1f} %)")

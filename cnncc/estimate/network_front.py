@@ -48,7 +48,7 @@ def network_front(source: Path, options: CompileOptions, progress: Progress) -> 
     compilation, todo = start_before_programs(source, options)
     check_in_turn(compilation, "--front")
     if ASSIGN not in (names := [step.name for step in todo]):
-        raise Refusal(f"{source}: its layers are mapped already: a front is of a model, or of IR before {ASSIGN}")
+        raise Refusal(f"{source}: its layers are mapped already: give the model, or IR before {ASSIGN}")
     for step in todo[: names.index(ASSIGN)]:
         compilation.step(step)
     arch, points = compilation.settings.arch, list[FrontPoint]()

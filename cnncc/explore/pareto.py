@@ -57,9 +57,9 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
     """The table of the Pareto front, and the first refusals. unit: of energy."""
     refused = [result for result in results if "refused" in result]
     best = pareto(results, objectives)
-    number, optimised = len(results), len({result["config"][OBJECTIVE] for result in results})
-    count = f"{number:,} configurations" + f" ({number // optimised:,} arrays x {optimised} objectives)" * (optimised > 1)
-    yield f"{count}, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
+    each = len({result["config"][OBJECTIVE] for result in results})
+    how = f" ({len(results) // each:,} arrays x {each} objectives)" if each > 1 else ""
+    yield f"{len(results):,} configurations{how}, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
     if best:
         heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
         measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))

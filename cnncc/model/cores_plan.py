@@ -112,7 +112,7 @@ def problem(plan: CoresPlan) -> str | None:
             return f"layers of {group.label} read the image, or all channels before it"
         numbers = [reader.layer for reader in reads] + [each.layer for each in plan.channels if each.group == at]
         if not all(0 <= number < len(group.group) for number in numbers):
-            return f"a channel is of a layer that {group.label} does not have"
+            return f"a channel names a layer that {group.label} does not have"
     if any(keeps.keeps < 1 for keeps in plan.channels) or plan.lag < 1 or min(plan.image, plan.result, plan.height) < 1:
         return "lag, keeps and words of frames are positive"
     if any(layer.sizes.n > 1 or layer.is_load for group in plan.groups for layer in group.group):

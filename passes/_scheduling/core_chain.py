@@ -32,6 +32,7 @@ from cnncc.dialects.nest import (
     image_shape,
     reads_of_values,
 )
+from cnncc.errors import plural
 from cnncc.model.core_steps import buffers
 from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.passes._scheduling.core_parts import CorePart
@@ -205,7 +206,7 @@ def regions_in_array_problem(regions: Sequence[tuple[str, Region]], arch: Arch) 
     """Which cores do not fit the array, or share too many buses, by their labels; None if none do."""
     if len(regions) + 1 > arch.cores.most:
         return (
-            f"{len(regions)} cores with PEs and one for the DRAM, {arch.name} has {arch.cores.most} "
+            f"{plural(len(regions), 'core')} with PEs and one for the DRAM, {arch.name} has {arch.cores.most} "
             f"(cores.most, CORE-1): more layers on a core, or another array"
         )
     for label, region in regions:

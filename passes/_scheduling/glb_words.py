@@ -37,7 +37,8 @@ def glb_too_small(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") 
     smaller: what of a given mapping would make these smaller.
     """
     resident = arch.glb.words - budget.words
-    what, need = f"buffers of {least} words and values of {resident} words do not fit", resident + least
+    beside = f" and values of {resident} words" if resident else ""
+    what, need = f"buffers of {least} words{beside} do not fit", resident + least
     return GlbTooSmall(
         f"glb.words = {arch.glb.words} of {arch.name} is too small for buffers of {least} words beside values of "
         f"{resident} words: the smallest that would do is {need}{f'; or {smaller}' if smaller else ''}",

@@ -240,7 +240,8 @@ def _tables(file: str) -> dict[str, object]:
 
 def _wrong(label: str, table: object) -> Iterable[Finding]:
     if not isinstance(table, dict):
-        yield Finding("stands outside every table", where=label, help='tables are named by layers: ["conv1"]')
+        help_ = f'tables are named by layers: ["conv1"]; outside of them stand {", ".join(WHOLE)}'
+        yield Finding("stands outside every table", where=label, help=help_)
         return
     keys = cast("dict[str, object]", table)  # the keys of TOML are texts
     for key, value in keys.items():
@@ -262,7 +263,7 @@ def _wrong(label: str, table: object) -> Iterable[Finding]:
 
 
 def _wrong_text(label: str, key: str, table: dict[str, object]) -> Iterable[Finding]:
-    if more := [other for other in table if other not in (key, OUTPUT)]:
+    if more := [other for other in table if other in (*KEYS, *ALONE) and other != key]:
         what, help_ = f"a {key} and '{more[0]}'", f"the {key} says all: leave out {', '.join(more)}"
         yield Finding(what, where=label, resource=key, help=help_)
     text, example = table[key], {"mapping": '"n > k > …"', "dataflow": '"ws"'}[key]

@@ -122,7 +122,7 @@ func.func @main(%x: tensor<1x2x1x1xi16>) {
 
 // -----
 
-// CHECK: per_position is of a scale without a bias before it or a residual after it
+// CHECK: per_position needs a scale, no bias before it and no residual after it
 func.func @main(%x: tensor<1x2x3x3xi32>) {
   %0 = cnn.requant %x by <bias = "b", scale = "q", per_position = true> : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi16>
   func.return
@@ -130,7 +130,7 @@ func.func @main(%x: tensor<1x2x3x3xi32>) {
 
 // -----
 
-// CHECK: per_position is of a scale without a bias before it or a residual after it
+// CHECK: per_position needs a scale, no bias before it and no residual after it
 func.func @main(%x: tensor<1x2x3x3xi16>) {
   %0 = cnn.pool "sum" %x window <kernel = [1, 1]> then <scale = "q", per_position = true, factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
   func.return
@@ -138,7 +138,7 @@ func.func @main(%x: tensor<1x2x3x3xi16>) {
 
 // -----
 
-// CHECK: per_position is of a scale without a bias before it or a residual after it
+// CHECK: per_position needs a scale, no bias before it and no residual after it
 func.func @main(%x: tensor<1x2x3x3xi16>) {
   %0 = cnn.pool "sum" %x window <kernel = [1, 1]> then <per_position = true> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
   func.return

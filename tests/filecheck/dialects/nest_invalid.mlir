@@ -313,7 +313,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 // -----
 
 // NEST-1: indices that no loop visits.
-// CHECK: no loop runs over single indices of h (NEST-1)
+// CHECK: no loop runs over single indices of h: add one without a step inside (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -325,7 +325,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 // -----
 
 // NEST-1: a dimension without a loop.
-// CHECK: no loop runs over single indices of k (NEST-1)
+// CHECK: no loop runs over single indices of k: add one without a step inside (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -433,7 +433,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 // -----
 
 // The mapping keeps the same rules.
-// CHECK: no loop runs over single indices of k, c, h, w, r, s (NEST-1)
+// CHECK: no loop runs over single indices of k, c, h, w, r, s: add one without a step inside (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        mapping <loops = []>

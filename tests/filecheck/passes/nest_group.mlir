@@ -59,7 +59,7 @@
 // SUM: nest.for h {
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,pool" rows=1}' 2>&1 | filecheck %s --check-prefix READ
-// READ: the result of layer 'a' is read by layer 'b', too: a ring has its last rows alone; end the group at this layer, or begin it after it
+// READ: layer 'b' stands between the group's layers 'a' and 'pool': name it, too
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2},nest-group{layers="b,pool" rows=1}' 2>&1 | filecheck %s --check-prefix TWICE
 // TWICE: layer 'b' is in a group already: groups hold layers, name them all at once
