@@ -15,14 +15,21 @@ from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 from test_objectives import ARCH, tasks
 
+from cnncc.arch.model import load_arch
 from cnncc.certificate.certificate import COSTS, certificate, check
-from cnncc.certificate.least_costs import prices_of
+from cnncc.certificate.least_costs import least_words, prices_of, streamed_least
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.dialects._mapping_text import parse
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import blocking, bound, chain, front, least_cost, search, space
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Objective
+from cnncc.model.layer_schedule import layer_cycles, plan_in
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling import residency
+from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.util.progress import silent
 
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
@@ -110,6 +117,22 @@ def test_least_costs_hold_for_all_fronts() -> None:
             known = least_cost.least_cost(task.shape, ARCH, task.budget, prices.costs)
             assert least <= known * (1 + 1e-12)
             assert least > 0.5 * known
+
+
+def test_bounds_of_streamed_layers_hold_beyond_the_space() -> None:
+    """A channel of the image stays, blocks of results go: no block of both fits, and padding does not move.
+
+    The window of 7 x 7 touches all 14 x 14 pixels and 6 on each side. Image and results are 4 (196 + 400) words.
+    """
+    shape = LayerShape("max", Sizes(1, 4, 1, 20, 20, 7, 7), Window((7, 7), pad=(6,) * 4, group=4), 0, 14, 14)
+    arch, budget = load_arch("spatial-16x16"), GlbBudget(400, frozenset({"ifmap", "output"}))
+    loops = "k > ifmap@glb > w':8 > output@glb > [h':4||5@rows h''||4@cols w'':2||4@cols] > r > ifmap@rf*2 > {w''' > s}"
+    mapping = parse(loops, shape.sizes)
+    assert glb_words(shape, arch, mapping) == 196 + 8 * 20 <= budget.words
+    assert least_words(shape, arch, budget) == 4 * (196 + 400)
+    slow = replace(arch, dram=replace(arch.dram, words_per_cycle=1, latency_cycles=0))
+    least = streamed_least(shape, slow, budget.streamed, budget.words)
+    assert least == 4 * (196 + 400) < layer_cycles(plan_in(budget, shape, mapping), slow)
 
 
 @pytest.mark.parametrize("number", range(4))

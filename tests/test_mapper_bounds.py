@@ -18,7 +18,8 @@ from test_dataflows import draw
 from test_mapper_search import with_pong
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.certificate.whole_space import engines_least, streamed_least
+from cnncc.certificate.least_costs import streamed_least
+from cnncc.certificate.whole_space import engines_least
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper import combinations

@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
 from cnncc.certificate.group_entries import checked_group, group_entries
-from cnncc.certificate.least_costs import least_energy, least_words, prices_of
+from cnncc.certificate.least_costs import least_energy, least_words, prices_of, streamed_least
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
@@ -79,7 +79,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             continue
         least = best.least
         if budget.streamed or not whole_space.weights_fit(shape, arch, budget.words):
-            least = min(least, whole_space.streamed_least(shape, arch, budget.streamed, budget.words))
+            least = min(least, streamed_least(shape, arch, budget.streamed, budget.words))
         plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.PREFETCHED)
         entries.append(
             as_json([plan])[0]
@@ -90,7 +90,8 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
         for name, bound in COSTS.items():
             result = searched(shape, arch, budget, prices=Objective(name).prices(arch))
             mapping = result.front[0].mapping if result else best.mapping
-            cost, fewest = _cost(replace(plan, mapping=mapping), name, arch), float(bound(shape, arch, budget))
+            cost = _cost(replace(plan, mapping=mapping), name, arch)
+            fewest = min(cost, float(bound(shape, arch, budget)))
             entries[-1]["costs"][name] = {
                 "mapping": text(mapping, shape.sizes), "cost": cost, "least": fewest, "proven": fewest == cost
             }  # fmt: skip
@@ -196,7 +197,7 @@ def _checked(
             f"it is said to be {'' if entry['proven'] else 'not '}proven, with {cycles:,} and {least:,} cycles"
         )
     if streamed or not whole_space.weights_fit(shape, arch, budget):
-        bound = whole_space.streamed_least(shape, arch, streamed, budget)
+        bound = min(cycles, streamed_least(shape, arch, streamed, budget))
         if bound < least:
             raise Refusal(f"some mapping may take {bound:,} cycles, fewer than {least:,}")
         how = f"{bound:,} by products and streamed words"
@@ -226,7 +227,7 @@ def _checked_cost(entry: Json, name: str, arch: Arch, budget: GlbBudget) -> str:
         raise Refusal(f"its mapping for {name} costs {counted:,.0f}, not {cost:,.0f}")
     if given["proven"] != (least == cost):
         raise Refusal(f"its {name} are said to be {'' if given['proven'] else 'not '}proven")
-    fewest = COSTS[name](plan.shape, arch, budget)
+    fewest = min(cost, COSTS[name](plan.shape, arch, budget))
     if not 0 <= least <= fewest:
         raise Refusal(f"some mapping may cost {fewest:,.0f} {name}, less than {least:,.0f}")
     return f"    {COST_TEXT[name]} {cost:,.0f}, none below {least:,.0f}: {_verdict(cost, least)}"

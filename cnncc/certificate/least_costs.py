@@ -1,4 +1,4 @@
-"""The fewest DRAM words and the least energy of a layer (PROOF-3), without any code of the search."""
+"""Bounds of DRAM words, energy and, with streamed operands, cycles (PROOF-2, PROOF-3). No code of the search."""
 
 from __future__ import annotations
 
@@ -35,6 +35,24 @@ def least_energy(shape: LayerShape, arch: Arch, budget: GlbBudget) -> float:
     )
 
 
+def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budget: int) -> int:
+    """A lower bound of the cycles with streamed operands: max(all PEs busy in all cycles, DMA of the fewest words).
+
+    The fewest words are taken over all blocks of the image that fit. Weights come once, except the part that double
+    buffers keep.
+    """
+    s = shape.sizes
+    summed = s.c * s.r * s.s if shape.is_mac else 1
+    lanes = arch.pe.lanes if arch.pe.lane_sums else min(arch.pe.lanes, summed)
+    array = -(-s.n * s.k * s.c * s.h * s.w * s.r * s.s // (arch.rows * arch.cols * lanes))
+    results = s.n * s.k * s.h * s.w * len(streamed & {"output", "residual"})
+    moved, weights = list[int](), shape.weight_words
+    for _, block, image in _blocks(shape, streamed):
+        if (free := budget - block) >= 0:
+            moved.append(image + (weights - free // 2 if weights > free else 0))
+    return max(array, -(-(results + min(moved)) // arch.dram.words_per_cycle))
+
+
 def prices_of(objective: str, arch: Arch) -> Energy:
     """The prices by which a certificate of this objective counts."""
     if objective == "energy":
@@ -58,23 +76,34 @@ def _moved(shape: LayerShape, budget: GlbBudget) -> Iterator[int]:
         yield shape.weight_words
         return
     of_channel = s.c * s.r * s.s * shape.is_mac  # weights of an output channel
-    of_position = ("output" in streamed) + ("residual" in streamed)
-    heights, widths = ([_lines(shape, axis, size) for size in range(1, (s.h, s.w)[axis] + 1)] for axis in (0, 1))
-    for (h, (rows, all_rows)), (w, (cols, all_cols)) in product(enumerate(heights, 1), enumerate(widths, 1)):
-        block, image = h * w * of_position, 0
-        if "ifmap" in streamed:
-            block += (s.c if shape.channelwise else 1) * rows * cols  # slices of one channel, else
-            image = s.n * shape.channels * all_rows * all_cols
+    for of_image, block, image in _blocks(shape, streamed):
         if (free := budget.words - block) < of_channel and shape.weight_words > free:
             if free >= 0:  # slices of weights inside a channel: they come for each block
-                yield image + shape.weight_words * s.n * -(-s.h // h) * -(-s.w // w)
+                yield image + shape.weight_words * s.n * of_image
         elif shape.weight_words <= free:
             yield image + shape.weight_words
         else:
-            of_image = -(-s.h // h) * -(-s.w // w)
             k_blocks = -(-shape.tiled_together // (free // of_channel))
             image_again = image * (1 if shape.channelwise else k_blocks)
             yield min(image + shape.weight_words * s.n * of_image, image_again + shape.weight_words * s.n)
+
+
+def _blocks(shape: LayerShape, streamed: frozenset[str]) -> Iterator[tuple[int, int, int]]:
+    """For each size of blocks of the image: how many there are, the words of the buffers, and all words of the ifmap.
+
+    The ifmap has one buffer, for a channel where it may come in slices of channels. Blocks of residual and output may
+    be smaller, inside those of the ifmap (LOCAL-2): their buffers count a result each.
+    """
+    s = shape.sizes
+    results = len(streamed & {"output", "residual"})
+    if "ifmap" not in streamed:
+        yield 1, results, 0
+        return
+    channels = s.c if shape.channelwise else 1
+    heights, widths = ([_lines(shape, axis, size) for size in range(1, (s.h, s.w)[axis] + 1)] for axis in (0, 1))
+    for (h, (rows, all_rows)), (w, (cols, all_cols)) in product(enumerate(heights, 1), enumerate(widths, 1)):
+        of_image = -(-s.h // h) * -(-s.w // w)
+        yield of_image, results + channels * rows * cols, s.n * shape.channels * all_rows * all_cols
 
 
 def _lines(shape: LayerShape, axis: int, size: int) -> tuple[int, int]:
@@ -89,4 +118,4 @@ def _lines(shape: LayerShape, axis: int, size: int) -> tuple[int, int]:
         start = first * stride - window.pad[axis]
         end = start + (min(size, outputs - first) - 1) * stride + span
         inside += max(0, min(end, whole) - max(start, 0))
-    return (size - 1) * stride + span, inside
+    return min(whole, (size - 1) * stride + span), inside

@@ -52,7 +52,8 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
     if explanation["compared"]:
         for name, cost in explanation["compared"]["costs"].items():
             least = f"no mapping of the space in its GLB budget has fewer than {cost['least']:,.0f}"
-            yield f"  {COSTS[name]}: {cost['chosen']:,.0f}; {least}"
+            beyond = ": this one is beyond the space" if cost["chosen"] < cost["least"] else ""
+            yield f"  {COSTS[name]}: {cost['chosen']:,.0f}; {least}{beyond}"
         yield from _dataflows(explanation["compared"])
     yield "  on another array, the other layers mapped as they are:"
     for change in explanation["changes"]:

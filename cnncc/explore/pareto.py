@@ -59,7 +59,8 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
     best = pareto(results, objectives)
     each = len({result["config"][OBJECTIVE] for result in results})
     how = f" ({len(results) // each:,} arrays x {each} objectives)" if each > 1 else ""
-    yield f"{len(results):,} configurations{how}, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
+    count = f"{len(results):,} configurations{how}, {len(refused):,} refused"
+    yield f"{count}; best in {', '.join(objectives)}: {len(best):,}"
     if best:
         heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
         measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))
