@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_cases import build, done, invoke, noise, refused, save
+from cli_cases import LENET, build, done, invoke, noise, refused, save
 from cnn_ir import parse
 from examples import examples
 from hypothesis import given, settings
@@ -230,6 +230,8 @@ def test_cnn_schemes_option(files: Path) -> None:
     assert said.count("the mapper: ") == 2 and "; Algorithm 2: kernel partition, 3 input maps" in said
     assert compiled(files, "mapper", *model, "--partition", "mapper") == whole
     assert " ".join(invoke("check", *model, "--partition", "auto").stdout.split()).count(note) == 1
+    said = done("compile", LENET, "--batch", 1, "--partition", "c1", "-o", files / "same.cnb").stderr
+    assert "cnncc: note: cnn-partition-kernel: c1: stride 1, its pieces are single weights: it stays\n" in said
     message = "cnn-partition-kernel: layer 'r1' is no convolution of the network: these are: c1, c2"
     assert message in refused("compile", *model, "--partition", "r1", "-o", files / "no.cnb")
     assert message in invoke("check", *model, "--partition", "r1").stdout.replace("\n", " ").replace("  ", " ")

@@ -23,7 +23,9 @@ from cnncc.binary.counters import program_stats
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import prefetched_operands, program_parts
 from cnncc.estimate.estimate_table import as_json as as_json_of
+from cnncc.estimate.layer_limits import LIMITS
 from cnncc.estimate.mapped_program import Program
+from cnncc.estimate.what_if import read_changes
 from cnncc.explore.array_grid import with_config
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
@@ -205,7 +207,7 @@ def test_estimate_no_layer_does_better_than_its_roof(
         {"dram.words_per_cycle": 16, "dram.latency_cycles": 3},
         {"glb.words_per_cycle": 1, "bus.burst_words": 1, "bus.latency_cycles": 9},
         {"pe.weight_halves": 1, "pe.ifmap_halves": 3, "pe.psum_halves": 1, "pe.start_cycles": 7, "pe.finish_cycles": 0},
-        {"sequencer.queue_depth": 1, "commit.units_per_column": 4, "commit.latency_cycles": 0},
+        {"sequencer.queue_depth": 1, "commit.units_per_column": 4, "commit.latency_cycles": 0, "pe.words_per_cycle": 2},
         {"sequencer.overlap": "false"},
     ],
 )
@@ -222,6 +224,11 @@ def test_estimate_what_if_is_a_run_of_the_program_on_the_changed_array(changes: 
         assert found | {"source": ""} == estimated(*source) | {"source": ""}
     text = done("estimate", tmp_path / "net.cnb", *options).stdout
     assert f"  total  {found['cycles']['total']:,}  {counted['cycles']['total']:,}  " in re.sub(" +", "  ", text)
+
+
+def test_estimate_what_if_takes_the_keys_that_lift_limits() -> None:
+    keys = {key for cause in LIMITS.values() for key in cause.keys}
+    assert read_changes([f"{key}=1" for key in keys]).keys() == keys
 
 
 def test_estimate_what_if_refuses(tmp_path: Path) -> None:

@@ -266,8 +266,8 @@ class Compilation:
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:
-            # The reasons of a choice are for every user; what else passes note is for those who call them by hand.
-            self.ctx.note = self._noted if step.name == CHOOSE_SCHEME else silent
+            # What a user chose, or gets chosen, is for every user; other notes are for those who call passes by hand.
+            self.ctx.note = self._noted if step.name in (CHOOSE_SCHEME, PARTITION) else silent
             _pass_of(step.spec).apply(self.ctx, self.module)
             return
         from cnncc.driver.calibrate import calibrate

@@ -14,7 +14,7 @@ from cnncc.util.terminal import NAME, TEXT, Column, table
 
 KEYS = (  # on which no program depends
     "dram.", "bus.", "commit.", "sequencer.", "glb.words_per_cycle", "pe.start_cycles", "pe.finish_cycles",
-    "pe.weight_halves", "pe.ifmap_halves", "pe.psum_halves",
+    "pe.words_per_cycle", "pe.weight_halves", "pe.ifmap_halves", "pe.psum_halves",
 )  # fmt: skip
 NO_CYCLES = ("energy.", "clock_mhz")
 ANY = "spatial-8x8"  # all arrays have the same keys
