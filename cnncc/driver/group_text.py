@@ -16,7 +16,7 @@ def as_text(report: GroupReport) -> Iterator[str]:
     """A table of what the layers of each group take one by one and together, then what else was considered."""
     if report.groups:
         rows = [(each.group, *_row(each.alone, each.together)) for each in report.groups]
-        rows.append(("network", *_row(report.alone, report.network)))
+        rows.append(("all layers", *_row(report.alone, report.network)))
         yield "groups: what their layers take one by one, and together"
         yield from table([Column("group", NAME), *map(Column, HEADS)], rows)
     for each in report.groups:
