@@ -193,6 +193,26 @@ def test_explore_writes_arrays_that_are_read_back(preset: str) -> None:
         assert parse_arch(arch_text(each), "here") == each
 
 
+@pytest.mark.usefixtures("short")
+def test_explore_compares_whole_arrays(tmp_path: Path) -> None:
+    """Presets and files, in the place of --arch; other keys change each of them. A file is read once."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text(arch_text(replace(load_arch("spatial-4x4"), name="mine", rows=3)))
+    vary = ("--vary", f"arch=seed-4x4,{mine}", "--vary", "cols=2,4", "--measure", "cycles", "-j", 1)
+    done("explore", *MODEL, *vary, "-o", tmp_path)
+    found = {(each["config"]["arch"], each["config"]["cols"]): each for each in lines(tmp_path / "explore.jsonl")}
+    assert [*found] == [("seed-4x4", 2), ("seed-4x4", 4), (str(mine), 2), (str(mine), 4)]
+    for arch, file in (("seed-4x4", "seed-4x4"), (str(mine), mine)):
+        alone = json.loads(done("estimate", *MODEL, "--arch", file, "--json").stdout)
+        assert found[arch, 4]["cycles"] == alone["cycles"]["total"]
+    mine.write_text(mine.read_text().replace("rows = 3", "rows = 2"))
+    message = refused("explore", *MODEL, *vary, "-o", tmp_path)
+    assert "holds another exploration (not the same: arrays)" in message
+    mine.write_text(mine.read_text().replace('unit = "MAC"', 'unit = "pJ"'))
+    message = refused("explore", *MODEL, *vary, "-o", tmp_path / "new.jsonl")
+    assert "has energies in pJ, --arch spatial-8x8 in MAC: give arrays with one unit" in message
+
+
 def test_explore_reads_values() -> None:
     base = load_arch("spatial-4x4")
     found = read_vary(["rows=4:16:4,1", " cols = 2:4", "links.n2n=false,true", "energy.mac=0.5,2"], base)
@@ -221,6 +241,8 @@ def test_explore_reads_values() -> None:
         ("name='x'", "is no number"),
         ("glb.words=1:2000000", "1:2000000 has more than 1,000,000 values"),
         ("links.n2n=1", "n2n must be a bool"),
+        ("arch=seed-4x4,seed-4x4", "seed-4x4 is there twice"),
+        ("arch=seed-4x4,nosuch", "no array 'nosuch': neither a readable file nor a preset"),
     ],
 )
 def test_explore_refuses_what_cannot_vary(vary: str, message: str, tmp_path: Path) -> None:
@@ -235,9 +257,9 @@ def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     done(*arguments)
     (tmp_path / "a.csv").unlink()
     text = file.read_text()
-    assert "vary differ" in refuses(tmp_path, *arguments, "--vary", "cols=4")
-    assert "holds another exploration (options differ)" in refuses(tmp_path, *arguments, "--dataflow", "ws")
-    assert "holds another exploration (arch differ)" in refuses(tmp_path, *arguments, "--arch", "spatial-4x4")
+    assert "(not the same: vary)" in refuses(tmp_path, *arguments, "--vary", "cols=4")
+    assert "holds another exploration (not the same: options)" in refuses(tmp_path, *arguments, "--dataflow", "ws")
+    assert "holds another exploration (not the same: arch)" in refuses(tmp_path, *arguments, "--arch", "spatial-4x4")
     header, first, *others = text.splitlines(keepends=True)
     second = "".join(others)
     for content, message in (

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 @click.command("explore")
 @click.argument("model", type=FILE)
-@click.option("--vary", multiple=True, required=True, metavar="KEY=VALUES", help="rows=4,8 or pe.psum_words=8:32:8 …")
+@click.option(
+    "--vary",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUES",
+    help="rows=4,8 or pe.psum_words=8:32:8 or arch=seed-8x8,my.toml …",
+)
 @compile_options
 @output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.", or_folder=True)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
@@ -31,12 +37,15 @@ def command(
 ) -> None:  # fmt: skip
     """Say what MODEL.onnx takes on every array that --vary spans, with --arch for all other keys, and which are best.
 
+    --vary arch=… compares whole arrays: presets, and files.
+
     Measures are cycles, energy, multipliers, memory_bits and dram_words; default: the first three. On each array the
     network is optimised for each of cycles, energy and dram_words among them, or for --objective alone. Each result is
     added to a file at once. After an interruption the same command goes on from there.
 
     \b
     cnncc explore net.onnx --vary rows=4,8 --vary cols=4:12:4 --vary links.south=true,false
+    cnncc explore net.onnx --vary arch=spatial-8x8,seed-8x8 -o presets
     """
     from cnncc.arch.model import load_arch
     from cnncc.explore.array_grid import read_vary

@@ -9,40 +9,48 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from cnncc.arch.model import Arch, arch_from_table
+from cnncc.arch.model import Arch, arch_from_table, load_arch
 from cnncc.errors import Refusal
 from cnncc.util.toml import read_toml
 
 Value = bool | int | float
-Vary = Mapping[str, Sequence[Value]]  # by the keys of docs/arch.md, with the table's name: `pe.weight_words`
+Vary = Mapping[str, Sequence[Value | str]]
+"""By the keys of docs/arch.md, with the table's name: `pe.weight_words`; by `arch` the presets or files of arrays."""
 Config = Mapping[str, Value | str]
 """The values of an array, by key, and the `objective` of the network on it."""
-OBJECTIVE = "objective"
+OBJECTIVE, ARCH = "objective", "arch"
 CONFIGURATIONS_LIMIT = 1_000_000  # more are a typing error rather than an exploration
 _RANGE = re.compile(r"(\d{1,18}):(\d{1,18})(?::(\d{1,18}))?")
 
 
-def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
-    """The values of each key, in the order given: `rows=4,8,16`, `cols=4:16:4` (16 included), `links.south=true,false`.
+def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value | str]]:
+    """The values of each key, in the order given: `rows=4,8,16`, `cols=4:16:4` (16 included), `arch=seed-4x4,my.toml`.
 
     Raises Refusal for a key or a value that the architecture file does not have.
     """
-    vary: dict[str, list[Value]] = {}
+    vary: dict[str, list[Value | str]] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not key or not equals or not values:
             raise Refusal(f"--vary {text}: is not KEY=VALUES, for example rows=4,8,16 or cols=4:16:4")
         if key in vary:
             raise Refusal(f"--vary {text}: {key} is varied already")
-        vary[key], before = list(_values(text, values)), set[str]()
+        vary[key], before = list(_arrays(values) if key == ARCH else _values(text, values)), set[str]()
         for value in vary[key]:
             if (written := _toml(value)) in before:
                 raise Refusal(f"--vary {text}: {written} is there twice")
             before.add(written)
-            with_config(base, {key: value}, f"--vary {key}")
+            array = array_in({key: value}, base, f"--vary {key}")
+            if array.energy.unit != base.energy.unit:
+                units = f"energies in {array.energy.unit}, --arch {base.name} in {base.energy.unit}"
+                raise Refusal(f"--vary {text}: {written} has {units}: give arrays with one unit")
     if (number := prod(map(len, vary.values()))) > CONFIGURATIONS_LIMIT:
         raise Refusal(f"--vary: {number:,} configurations, the limit is {CONFIGURATIONS_LIMIT:,}")
     return vary
+
+
+def _arrays(values: str) -> Iterator[str]:
+    yield from map(str.strip, values.split(","))
 
 
 def _values(text: str, values: str) -> Iterator[Value]:
@@ -80,6 +88,12 @@ def configurations(vary: Vary, objectives: Sequence[str]) -> list[Config]:
 def array_of(config: Config) -> Config:
     """The values of the array alone."""
     return {key: value for key, value in config.items() if key != OBJECTIVE}
+
+
+def array_in(config: Config, base: Arch, where: str = "configuration") -> Arch:
+    """The array of a configuration: `base`, or the one that it names, with its values. Raises Refusal."""
+    values = {key: value for key, value in array_of(config).items() if key != ARCH}
+    return with_config(load_arch(str(config[ARCH])) if ARCH in config else base, values, where)
 
 
 def with_config(base: Arch, config: Config, where: str = "configuration") -> Arch:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import cnncc
-from cnncc.arch.model import Arch, arch_text, said_keys
+from cnncc.arch.model import Arch, arch_text, load_arch, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, operand_bits
 from cnncc.driver.sources import CompileOptions, check_in_turn, groups_setting, start_compilation
 from cnncc.errors import Refusal
-from cnncc.explore.array_grid import OBJECTIVE, Config, Vary, array_of, configurations, with_config
+from cnncc.explore.array_grid import ARCH, OBJECTIVE, Config, Vary, array_in, configurations
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
 from cnncc.mapper.objective import OBJECTIVES, SLACK
@@ -50,6 +50,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
         },
         "arch": said_keys(base),
         "vary": {key: list(values) for key, values in vary.items()},
+        **({"arrays": {name: said_keys(load_arch(str(name))) for name in vary[ARCH]}} if ARCH in vary else {}),
     }
 
 
@@ -104,7 +105,7 @@ class TaskFiles:
 
     def task(self, config: Config) -> tuple[Path, Path]:
         """The files of nests and array. Raises Refusal if the network cannot be quantised for the array."""
-        array = with_config(self.start.settings.arch, array_of(config))
+        array = array_in(config, self.start.settings.arch)
         widths = (array.operand_bits, array.psum_bits)
         if self.start.settings.partition == AUTO:  # kernels are partitioned for lanes
             widths += (array.pe.lanes,)

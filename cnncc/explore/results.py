@@ -134,4 +134,4 @@ def _difference(first: bytes, header: bytes) -> str:
         return "is a file, but no exploration's"
     old, new = cast("dict[str, Any]", was), cast("dict[str, Any]", json.loads(header))
     names = [name for name in new if old.get(name) != new[name]]
-    return f"holds another exploration ({', '.join(names) or 'header'} differ)"
+    return f"holds another exploration (not the same: {', '.join(names) or 'header'})"
