@@ -139,3 +139,21 @@ def test_explain_has_the_schemes_of_c_brain(tmp_path: Path) -> None:
     assert spatial.network
     others = compare_dataflows(spatial.network, "c", print)
     assert others and [each.dataflow for each in others.dataflows] == ["os", "ws", "is"]
+
+
+def test_explain_where_the_chosen_mapping_takes_no_energy(tmp_path: Path) -> None:
+    """Links to the south alone have a price: sums that stay in PEs are free, others are dearer than 0."""
+    arch = load_arch("spatial-8x8")
+    free = {name: 0.0 for name in vars(arch.energy) if name != "unit"}
+    arch = replace(arch, energy=replace(arch.energy, **free | {"south": 1.0}))
+    (tmp_path / "south.toml").write_text(arch_text(arch))
+    schedule = tmp_path / "given.toml"
+    schedule.write_text(
+        """[c]\nmapping = "weight@glb > params@glb > h||8@rows > k > w > c > weight@rf > ifmap@rf > {s > r}"\n"""
+    )
+    model = one_layer(tmp_path, 16, 4, 16)
+    program, _ = of_model(model, CompileOptions(str(tmp_path / "south.toml"), schedule=schedule))
+    assert program.network
+    said = compare_dataflows(program.network, "c", print)
+    assert said and said.costs["energy"].chosen == 0
+    assert any(re.search(r"its energy is [\d,]+, not 0$", each.why) for each in said.dataflows)

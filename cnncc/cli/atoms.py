@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.command("atoms")
 @click.argument("source", type=FILE)
-@compile_options
 @click.option("--layer", help="A layer's label; default: the first. Layers of a group have one program.")
 @click.option("--pe", type=Pair("row,col", ","), default=(0, 0), help="The PE; default: 0,0.")
 @click.option("--macros", type=Pair("from:to", ":"), default=(0, 1), help="Its macro-instructions; default: 0:1.")
+@compile_options
 def command(
     source: Path, options: CompileOptions, layer: str | None, pe: tuple[int, int], macros: tuple[int, int]
 ) -> None:

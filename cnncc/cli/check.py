@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @click.command("check")
 @click.argument("model", type=FILE)
+@json_option("the findings")
 @compile_options
 @parallel_options
-@json_option("the findings")
 def command(model: Path, options: CompileOptions, as_json: bool) -> None:
     """Say all that is wrong with MODEL.onnx, what costs time or accuracy, and what was folded; writes nothing.
 

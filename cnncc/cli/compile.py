@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 @click.command("compile")
 @click.argument("model", type=FILE, required=False)
 @output_option("Default: MODEL.cnb here; IR and assembly go to the terminal.")
-@compile_options
-@parallel_options
 @click.option(
     "--emit",
     type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin"]),
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
 @click.option(
     "--from", "start", type=FILE, help="Compile on from a dumped, perhaps edited .mlir, or from its step: ir/nest-tile."
 )
+@compile_options
+@parallel_options
 def command(
     model: Path | None, output: Path | None, options: CompileOptions, emit: str, dump_dir: Path | None,
     start: Path | None,

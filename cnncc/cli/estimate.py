@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @click.command("estimate")
 @click.argument("source", type=FILE)
-@compile_options
-@parallel_options
 @click.option("--explain", "explained", metavar="LAYER", help="Why this layer takes so long, and what would help.")
 @click.option(
     "--what-if", metavar="KEY=VALUE", multiple=True, help="What the same program takes on an array with this value."
@@ -43,6 +41,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Count what a binary's program does, and compare every counter with the estimate; print no estimate.",
 )
+@compile_options
+@parallel_options
 @click.pass_context
 def command(
     ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, what_if: tuple[str, ...],

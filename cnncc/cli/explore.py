@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     metavar="KEY=VALUES",
     help="rows=4,8 or pe.psum_words=8:32:8 or arch=seed-8x8,my.toml …",
 )
-@compile_options
 @output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.", or_folder=True)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
 @click.option("--measure", "measures", multiple=True, metavar="NAME", help="To be minimised; several may be given.")
+@compile_options
 def command(
     model: Path, vary: Sequence[str], options: CompileOptions, output: Path | None, jobs: int | None,
     measures: Sequence[str],

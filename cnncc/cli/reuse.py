@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("reuse")
 @click.argument("source", type=FILE)
-@compile_options
 @click.option("--layer", help="Only the layer, or the layers of the group, with this label.")
 @json_option()
+@compile_options
 def command(source: Path, options: CompileOptions, layer: str | None, as_json: bool) -> None:
     """Say what each layer's operands move at each level of the array, how often words are used, and what stays where.
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @click.command("verify")
 @click.argument("model", type=FILE)
-@compile_options
-@parallel_options
 @click.option("--input", "inputs", type=FILE, help="Inputs to run (.npz by tensor name); default: random.")
 @click.option("--images", type=click.IntRange(min=1), default=4, show_default=True, help="How many of them.")
 @click.option("--layers", is_flag=True, help="Print the accuracy of every value, not of the worst few.")
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     "--error", type=Probability(), default="2^-50", show_default=True, help="Of a proof: the probability of an error."
 )
 @click.option("--model", "network", type=FILE, help="With --prove of a binary: the network that it was compiled from.")
+@compile_options
+@parallel_options
 @click.pass_context
 def command(
     ctx: click.Context, model: Path, options: CompileOptions, inputs: Path | None, images: int, layers: bool,

@@ -130,7 +130,7 @@ def _dearer(more: int, own: float, chosen: float) -> str:
     if own <= chosen:
         return AS_QUICK
     quick = f"{-more:,} fewer cycles" if more else "as quick"
-    return f"{quick}, its energy is {100 * (own / chosen - 1):.1f} % higher"
+    return f"{quick}, its energy is {f'{100 * (own / chosen - 1):.1f} % higher' if chosen else f'{own:,.0f}, not 0'}"
 
 
 def _no_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, name: str) -> str:
