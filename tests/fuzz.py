@@ -7,7 +7,7 @@ Graph I of seed S is a function of the family, S and I alone. A graph fails by o
     levels       two levels of the compiler compute different values
     run          the binary gives other outputs than the last level
     wrong        integers are not onnxruntime's; of qdq: further away than steps of its scales explain
-    noise        a layer errs by more than its steps explain, or an output has too low a signal-to-noise ratio (SQNR)
+    noise        a layer errs by more than rounding explains, or an output has too low a signal-to-noise ratio (SQNR)
     references   onnxruntime and tests/float64_ops.py differ
     slow         it took more than a minute
 

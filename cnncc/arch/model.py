@@ -196,7 +196,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Arch:
-    """An array."""
+    """An array: its name, its PEs, the widths of its words."""
 
     name: Annotated[str, Key("", "what messages and binaries call it")]
     rows: Annotated[int, Key("PEs", "in a column", most=32)]

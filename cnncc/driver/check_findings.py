@@ -168,12 +168,12 @@ def _top(clamp: tuple[int, ...]) -> int | None:
 
 
 def macs_on_array(module: ModuleOp) -> list[Finding]:
-    """How many layers there are and how many of the MACs the array does, of a freshly lowered `cnn` module."""
+    """How many operations the array does, and how many of the MACs, of a freshly lowered `cnn` module."""
     macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp))
     total = _width(module, "cnn.macs_total")
     layers = sum(isinstance(op, ConvOp | PoolOp | AddOp) for op in module.walk())
     share = 100.0 * macs / total if total else 100.0
-    what = f"{plural(layers, 'layer')}; {macs:,} of {total:,} MACs are on the array"
+    what = f"{macs:,} of {total:,} MACs are on the array, in {plural(layers, 'operation')}"
     return [Finding(what, "note", "network", "% of MACs", share)]
 
 

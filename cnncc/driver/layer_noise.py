@@ -55,7 +55,7 @@ class LayerNoise:
     @property
     def text(self) -> str:
         """The fault, on one line."""
-        return f"'{self.label}' errs by {self.error / self.noise:.3g} times what its steps explain: {self.cause}"
+        return f"'{self.label}' errs by {self.error / self.noise:.3g} times what rounding explains: {self.cause}"
 
 
 def layer_noise(references: References, store: WeightStore, inputs: Mapping[str, Array]) -> list[LayerNoise]:

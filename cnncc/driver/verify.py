@@ -211,7 +211,7 @@ class Verifier:
 
     @property
     def beyond_noise(self) -> list[LayerNoise]:
-        """The layers with a larger error than their steps explain."""
+        """The layers with a larger error than rounding explains."""
         return [layer for layer in self.noises if layer.cause]
 
     def _evaluated(self, level: str, module: ModuleOp) -> Values:

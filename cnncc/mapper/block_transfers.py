@@ -88,7 +88,7 @@ class BlockTransfers:
 
     @cached_property
     def _between_blocks(self) -> int:
-        """e · λ + gap: from the last macro-instruction of block b to the first of block b + 2, beside transfers."""
+        """e · λ + turn: from the last macro-instruction of block b to the first of block b + 2, beside transfers."""
         return self.dram.latency_cycles * (1 + ("residual" in self.streamed)) + self.bound.between()
 
     @cached_property
@@ -140,7 +140,7 @@ class BlockTransfers:
         return np.where(part <= 1 / 2, stall * others + with_weights * slices, 0)
 
     def behind_weights(self, stage: Weights) -> PerPlan:
-        """BOUND-16. The image comes again for each block of k: max(0, D(results, weights, image) + e · λ + gap − A(b)).
+        """BOUND-16. The image comes again per block of k: max(0, D(results, weights, image) + e · λ + turn − A(b)).
 
         - the second block of the image behind the next slice of weights: A(full), results of the last block
         - the first block of a row: A(end), full results, no weights
@@ -160,7 +160,7 @@ class BlockTransfers:
         return np.where(blocks.double & ~blocks.sliced & blocks.k_outside, stalls, 0)
 
     def behind_image(self, stage: Weights) -> PerPlan:
-        """BOUND-17. For each full image block, max(0, D(results, next image, weights) + λ + gap − A(full)).
+        """BOUND-17. For each full image block, max(0, D(results, next image, weights) + λ + turn − A(full)).
 
         All blocks of k read a block of the image in turn. The DMA transfers, in this order: the results of the last of
         them, the next block of the image, the weights of the next block but one.
