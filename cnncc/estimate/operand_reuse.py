@@ -17,6 +17,7 @@ from cnncc.estimate.mapped_program import map_layers
 from cnncc.model.energy import energy
 from cnncc.model.operand_traffic import PLACES, OperandTraffic, operand_traffic
 from cnncc.model.stationary import Residency, name_of, residencies
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.group_report import GroupReport, group_report, stripes_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util.progress import Progress, silent
@@ -41,6 +42,7 @@ class LayerReuse:
     """A layer with what is known of it.
 
     - residencies: by memory (rf, glb) and operand; none of an elementwise layer
+    - buffers: words of the GLB for its blocks, by operand, and for its partial sums; none of a layer in a group
     - group: how it runs, if it does so in a group; it begins with the group's label
     """
 
@@ -52,6 +54,7 @@ class LayerReuse:
     dataflow: str
     residencies: dict[str, dict[str, Residency]]
     energy: dict[str, float]
+    buffers: dict[str, int]
     group: str = ""
 
     def is_called(self, label: str) -> bool:
@@ -72,6 +75,7 @@ class LayerReuse:
                 for direction, place in (("read", "dram_read"), ("write", "dram_write"))
             },
             "energy": self.energy,
+            "glb_buffers": self.buffers,
             "macs_per_word": self.macs_per_word(),
             "stays": {
                 memory: {
@@ -97,10 +101,12 @@ def row_of(op: LayerOp, arch: Arch) -> LayerReuse:
     first = op.first.value.data if op.first else 0
     words = operand_traffic(shape, mapping, arch, "residual" in operands(op), first)
     label, kind, takes = label_of(op), op.kind.data, energy(words.counters(), arch.energy)
+    group = _group(op)
+    buffers = {} if group else stage_sizes(shape, arch, mapping)
     if kind == "copy":
-        return LayerReuse(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
-    by_memory = {memory: residencies(shape, mapping, memory) for memory in ("rf", "glb")}
-    return LayerReuse(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), by_memory, takes, _group(op))
+        return LayerReuse(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes, buffers, group)
+    by_memory, name = {memory: residencies(shape, mapping, memory) for memory in ("rf", "glb")}, name_of(shape, mapping)
+    return LayerReuse(label, kind, shape.sizes, mapping, words, name, by_memory, takes, buffers, group)
 
 
 def _group(op: LayerOp) -> str:
@@ -170,6 +176,9 @@ def _table(row: LayerReuse) -> Iterator[str]:
         if by_operand := row.residencies.get(memory):
             spans = ", ".join(f"{name} {_during(residency)}" for name, residency in by_operand.items())
             yield f"  macro-instructions that words stay for in {where}: {spans}"
+    if row.buffers:
+        each = ", ".join(f"{name} {words:,}" for name, words in row.buffers.items())
+        yield f"  words of its buffers in the GLB: {each}; {sum(row.buffers.values()):,} in all"
 
 
 def _during(residency: Residency) -> str:
