@@ -35,7 +35,7 @@ def read_changes(texts: Sequence[str]) -> Config:
             continue
         with_config(load_arch(ANY), {key: changes[key]}, "--what-if")
         if key.startswith(NO_CYCLES):
-            raise Refusal(f"--what-if {text}: cycles do not depend on {key}")
+            raise Refusal(f"--what-if {text}: cycles do not depend on {key}: change it in a file for --arch")
         raise Refusal(
             f"--what-if {text}: programs depend on {key}, so the mappings cannot be kept; "
             f"`cnncc explore --vary {text}` maps the network anew"
