@@ -132,7 +132,22 @@ def test_explain_limit_is_bandwidth_where_the_dma_is_always_busy() -> None:
 @pytest.mark.parametrize(("waits", "limit"), [(99, (COMPUTE, 850)), (100, ("write_port", 100))])
 def test_explain_limit_is_the_pes_unless_a_cause_takes_a_tenth(waits: int, limit: tuple[str, int]) -> None:
     stall = {f"dram_{kind}_{moved}": 0 for moved in MOVED for kind in ("bandwidth", "latency")}
-    assert limit_of({"total": 1000, "compute": 850, "dma": 0, "stall": stall | {"write_port": waits}}) == limit
+    stall |= {"write_port": waits, "row_bus": 150 - waits}
+    assert limit_of({"total": 1000, "compute": 850, "dma": 0, "stall": stall}) == limit
+
+
+def test_explain_shares_are_of_all_that_a_layer_is_charged_with(tmp_path: Path) -> None:
+    """The results of the host are copied into the GLB before the layer, which ends the wait for them (TIME-5)."""
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Conv", ["e", "w"], ["y"], name="c")]
+    path = save(build(nodes, {"x": (1, 2, 5, 5)}, ["y"], {"w": noise(1, 3, 2, 1, 1)}), tmp_path / "net.onnx")
+    cycles = estimated(path)["layers"]["c"]["cycles"]
+    whole = cycles["compute"] + sum(cycles["stall"].values())
+    assert whole > cycles["total"]
+    text = done("estimate", path, "--explain", "c").stdout
+    assert f"(of {whole:,} cycles, with a wait that began before the layer)" in " ".join(text.split())
+    waits = re.search(r"the array waits for: (.*?) \(of ", " ".join(text.split()))
+    assert waits and sum(float(share) for share in re.findall(r"\(([\d.]+) %\)", waits[1])) < 100
+    assert f"% of {whole:,} cycles); what helps" in " ".join(text.split())
 
 
 def test_explain_text(given: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from cnncc.estimate.alternatives import AS_QUICK, compare_dataflows
 from cnncc.estimate.array_changes import changes
 from cnncc.estimate.estimate_table import LIMITS, percent
-from cnncc.estimate.layer_limits import cause_text, sentence
+from cnncc.estimate.layer_limits import cause_text, charged, sentence
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.array_grid import Value
 from cnncc.model.layer_schedule import LayerPlan
@@ -70,8 +70,10 @@ def busy_and_limit(label: str, layer: Mapping[str, Any]) -> Iterator[str]:
     busy = ", ".join(f"{name} {_part(layer['cycles'][key], total)}" for key, name in BUSY.items())
     yield f"  {total:,} cycles; busy: {busy}"
     stalls = sorted(layer["cycles"]["stall"].items(), key=lambda stall: -stall[1])
-    waits = ", ".join(f"{cause_text(cause)} {_part(count, total)}" for cause, count in stalls if count)
-    yield f"  the array waits for: {waits or 'nothing'}"
+    whole = charged(layer["cycles"])
+    waits = ", ".join(f"{cause_text(cause)} {_part(count, whole)}" for cause, count in stalls if count)
+    since = "" if whole == total else f" (of {whole:,} cycles, with a wait that began before the layer)"
+    yield f"  the array waits for: {waits or 'nothing'}{since}"
     yield f"  {sentence(label, layer)}"
 
 

@@ -67,18 +67,23 @@ def cause_text(cause: str) -> str:
     return LIMITS[cause].text
 
 
+def charged(cycles: Mapping[str, Any]) -> int:
+    """The cycles that a layer is charged with: more than it has, if it ends a wait that began before it (TIME-5)."""
+    return cycles[COMPUTE] + sum(cycles["stall"].values())
+
+
 def limit_of(cycles: Mapping[str, Any]) -> tuple[str, int]:
     """The cause of the most idle cycles, or `compute` if it has few; and its cycles.
 
     If the DMA is busy almost all the time, its latency counts as its bandwidth: other words move meanwhile.
     """
-    stall, total = cycles["stall"], cycles["total"]
-    if cycles["dma"] >= BUSY * total:
+    stall = cycles["stall"]
+    if cycles["dma"] >= BUSY * cycles["total"]:
         stall = dict(stall)
         for moved in MOVED:
             stall[f"dram_bandwidth_{moved}"] += stall.pop(f"dram_latency_{moved}")
     cause, most = max(stall.items(), key=itemgetter(1))
-    return (COMPUTE, cycles[COMPUTE]) if most < min(FEW * total, cycles[COMPUTE]) else (cause, most)
+    return (COMPUTE, cycles[COMPUTE]) if most < min(FEW * charged(cycles), cycles[COMPUTE]) else (cause, most)
 
 
 class HelpfulChange(NamedTuple):
@@ -132,9 +137,9 @@ def limits(parts: Sequence[Part], arch: Arch, layers: Mapping[str, Any]) -> dict
 
 def sentence(label: str, layer: Mapping[str, Any]) -> str:
     """The limit of a layer, as `limits` has it, and what lifts it."""
-    limited, total = layer["limit"], layer["cycles"]["total"]
+    limited, total, whole = layer["limit"], layer["cycles"]["total"], charged(layer["cycles"])
     cause, lifted = LIMITS[limited["cause"]], limited["lifted"]
-    text = f"{label}: limited by {cause.text} ({100 * limited['cycles'] / total:.0f} % of {total:,} cycles"
+    text = f"{label}: limited by {cause.text} ({100 * limited['cycles'] / whole:.0f} % of {whole:,} cycles"
     if limited["cause"] == COMPUTE and layer["macs"]:
         text += f", at {100 * layer['utilisation']['compute']:.0f} % utilisation"
     helps = [cause.mapping]

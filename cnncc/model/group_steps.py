@@ -171,6 +171,8 @@ class _Tokens:
             rows = [layer.stripes.reads(read, stripe, load.sizes.h) for read in layer.reads if read.producer == number]
             if lows := [low for low, end in rows if end > low]:
                 reads.append((min(lows), point))
+        if not reads:
+            raise Refusal(f"no layer of the group reads a row of {load.label}")
         self.taken[load.delay, number], frees = Semaphore.ROWS_FREE, [max(point for _, point in reads)]
         reads.sort(reverse=True)
         needed = waited = NEVER

@@ -20,6 +20,8 @@ from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import CopyPart, HostPart, Part
 
 Json = dict[str, Any]
+MOST_NUMBER = 1 << 40  # words of a tensor are fewer
+MOST_INDICES = 1 << 20  # of a dimension: with more an estimate takes minutes
 
 
 def as_json(parts: Sequence[Part]) -> list[Json]:
@@ -79,7 +81,7 @@ def _part(number: int, value: object) -> Part:
         entry = cast("Json", value)
         if "copy" in entry:
             direction = {"in": "in", "out": "out"}[entry["direction"]]  # refuses others, by a KeyError
-            return CopyPart(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
+            return CopyPart(str(entry["copy"]), direction, tuple(map(_whole, entry["words"])))
         if "cores" in entry:
             return _cores(entry)
         return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)
@@ -89,19 +91,26 @@ def _part(number: int, value: object) -> Part:
         ) from error
 
 
+def _whole(value: Any) -> int:
+    """A number of a plan. Raises ValueError for one that no program has."""
+    if abs(number := int(value)) >= MOST_NUMBER:
+        raise ValueError(f"a number of {MOST_NUMBER:,} or more")
+    return number
+
+
 def _cores(entry: Json) -> CoresPlan:
     sides = ("rows", "cols", "row0", "col0")
     plan = CoresPlan(
         str(entry["cores"]),
-        int(entry["lag"]),
+        _whole(entry["lag"]),
         tuple(map(_group, entry["groups"])),
-        tuple(Region(**{side: int(group["place"][side]) for side in sides}) for group in entry["groups"]),
-        tuple(tuple(Reader(int(own["layer"]), _read(own)) for own in group["reads"]) for group in entry["groups"]),
+        tuple(Region(**{side: _whole(group["place"][side]) for side in sides}) for group in entry["groups"]),
+        tuple(tuple(Reader(_whole(own["layer"]), _read(own)) for own in group["reads"]) for group in entry["groups"]),
         tuple(
-            ChannelPlan(str(channel["label"]), *(int(channel[name]) for name in ("keeps", "group", "layer")))
+            ChannelPlan(str(channel["label"]), *(_whole(channel[name]) for name in ("keeps", "group", "layer")))
             for channel in entry["channels"]
         ),
-        *(int(entry[name]) for name in ("image", "result", "height")),
+        *(_whole(entry[name]) for name in ("image", "result", "height")),
     )
     if wrong := cores_problem(plan):
         raise Refusal(wrong)
@@ -111,10 +120,15 @@ def _cores(entry: Json) -> CoresPlan:
 def _group(entry: Json) -> GroupPlan:
     plans, group = list[LayerPlan](), list[GroupLayer]()
     for own in entry["layers"]:
-        delay, keeps, leaves, first = int(own["delay"]), int(own["keeps"]), bool(own["leaves"]), int(own["first"])
+        delay, keeps, leaves, first = (
+            _whole(own["delay"]),
+            _whole(own["keeps"]),
+            bool(own["leaves"]),
+            _whole(own["first"]),
+        )
         if "load" in own:
-            n, k, h, w = map(int, own["shape"])
-            group.append(load_of_rows(str(own["load"]), (n, k, h, w), int(own["rows"]), delay, keeps, first))
+            n, k, h, w = map(_whole, own["shape"])
+            group.append(load_of_rows(str(own["load"]), (n, k, h, w), _whole(own["rows"]), delay, keeps, first))
             continue
         plans.append(plan := _layer(own))
         reads = [_read(read) for read in own["reads"]]
@@ -128,17 +142,25 @@ def _group(entry: Json) -> GroupPlan:
 
 
 def _read(entry: Json) -> RowRead:
-    numbers = {name: int(entry[name]) for name in ("producer", "extent", "stride", "pad")}
+    numbers = {name: _whole(entry[name]) for name in ("producer", "extent", "stride", "pad")}
+    if min(numbers["extent"], numbers["stride"]) < 1 or numbers["pad"] < 0:
+        raise Refusal("extent and stride are at least 1, pad at least 0")
     return RowRead(operand=str(entry["operand"]), **numbers)
 
 
 def _layer(entry: Json) -> LayerPlan:
-    sizes = Sizes(**{dim: int(size) for dim, size in entry["sizes"].items()})
+    sizes = Sizes(**{dim: _whole(size) for dim, size in entry["sizes"].items()})
+    if max(vars(sizes).values()) > MOST_INDICES:
+        raise Refusal(f"a dimension has {max(vars(sizes).values()):,} indices, the limit is {MOST_INDICES:,}")
     given = cast("Json", entry["window"])
-    kernel, stride, pad, dilation = (tuple(map(int, given[name])) for name in ("kernel", "stride", "pad", "dilation"))
-    window = Window(kernel, stride, pad, dilation, *(int(given[name]) for name in ("group", "fill", "zero")))
-    kind, params, ih, iw, shuffle = entry["kind"], *(int(entry[name]) for name in ("params", "ih", "iw", "shuffle"))
+    kernel, stride, pad, dilation = (
+        tuple(map(_whole, given[name])) for name in ("kernel", "stride", "pad", "dilation")
+    )
+    window = Window(kernel, stride, pad, dilation, *(_whole(given[name]) for name in ("group", "fill", "zero")))
+    kind, params, ih, iw, shuffle = entry["kind"], *(_whole(entry[name]) for name in ("params", "ih", "iw", "shuffle"))
     shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, bool(entry["per_position"]))
+    if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
+        raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)
     has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": bool(entry["residual"])}
     if problem := mapping_problem(mapping, sizes, {"ifmap", "output", *(name for name in has if has[name])}):
