@@ -451,6 +451,25 @@ def test_a_load_moves_each_row_once() -> None:
     assert without_unread_rows([load, reader])[0].sizes.h == 10
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"pad": 1000}, "no layer of the group reads a row of l0.ifmap"),
+        ({"extent": -1}, "extent and stride are at least 1, pad at least 0"),
+        ({"stride": 0}, "extent and stride are at least 1, pad at least 0"),
+    ],
+)
+def test_a_plan_of_reads_that_read_nothing_is_refused(wrong: dict[str, int], message: str) -> None:
+    """As a binary may have it that somebody edited."""
+    compilation, _ = loaded_chain()
+    entries = json.loads(json.dumps(as_json(program_parts(compilation.module, {}))))
+    (group,) = (entry for entry in entries if "group" in entry)
+    first = next(own for own in group["layers"] if own.get("reads"))
+    first["reads"][0] |= wrong
+    with pytest.raises(Refusal, match=message):
+        program_counts(from_json(entries), compilation.settings.arch)
+
+
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
 
