@@ -25,6 +25,31 @@ cnncc arch show spatial-8x8 > mine.toml
 range. A key with a *default* may be left out. [machine.md](machine.md) says what the machine does with the numbers; its
 rules ([rules.md](rules.md)) stand in brackets. The last columns say what the presets have: the number that a family
 shares, or all of its numbers, smaller arrays first.
+
+The least that a file says:
+
+```toml least.toml
+name = "least"
+rows = 4
+cols = 4
+
+[pe]
+weight_words = 112
+ifmap_words = 48
+psum_words = 16
+
+[glb]
+words = 65536
+words_per_cycle = 16
+
+[dram]
+words_per_cycle = 8
+latency_cycles = 64
+```
+
+```sh
+cnncc arch show least.toml
+```
 """
 
 _CBRAIN = """

@@ -106,7 +106,8 @@ class OptMain(xDSLOptMain):
                 self._check(spec.normalize_parameter_names())
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:
-            raise Refusal(f"-p: {shortened(str(error))}") from error
+            what = "options of a pass stand with spaces between: " if "Malformed pass arguments" in str(error) else ""
+            raise Refusal(f"-p: {what}{shortened(str(error))}") from error
 
     def _check(self, spec: ArgSpec) -> None:
         """Raise Refusal for a name that no pass, or no option of the pass, has, and for a value that is not one."""
