@@ -299,7 +299,7 @@ def test_a_schedule_file_has_strips(tmp_path: Path) -> None:
     [
         (-1, ("l0", "l1"), "strips of -1 columns: columns is 1 to 11, all of the last layer, 'l1', or 0 for no strips"),
         (12, ("l0", "l1"), "strips of 12 columns: columns is 1 to 11"),
-        (2, ("l0", "l2"), "is read by layer 'l1', too"),
+        (2, ("l0", "l2"), "layer 'l1' stands between the group's layers 'l0' and 'l2': name it, too"),
     ],
 )
 def test_refused_strips(columns: int, layers: tuple[str, ...], message: str) -> None:
