@@ -43,7 +43,7 @@ class LayerNoise:
     """A layer by the name of its result: mean squares of its error and of its noise.
 
     - cause: the reason of an error beyond the noise, or ''
-    - narrowed: of its convolutions the channels whose weights are coarser than operands allow, so that psums hold sums
+    - narrowed: by convolution the number of channels with coarser weights than operands allow, so that psums hold sums
     """
 
     label: str

@@ -35,7 +35,8 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value | str]]:
             raise Refusal(f"--vary {text}: is not KEY=VALUES, for example rows=4,8,16 or cols=4:16:4")
         if key in vary:
             raise Refusal(f"--vary {text}: {key} is varied already")
-        vary[key], before = list(_arrays(values) if key == ARCH else _values(text, values)), set[str]()
+        arrays = map(str.strip, values.split(","))
+        vary[key], before = list(arrays if key == ARCH else _values(text, values)), set[str]()
         for value in vary[key]:
             if (written := _toml(value)) in before:
                 raise Refusal(f"--vary {text}: {written} is there twice")
@@ -47,10 +48,6 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value | str]]:
     if (number := prod(map(len, vary.values()))) > CONFIGURATIONS_LIMIT:
         raise Refusal(f"--vary: {number:,} configurations, the limit is {CONFIGURATIONS_LIMIT:,}")
     return vary
-
-
-def _arrays(values: str) -> Iterator[str]:
-    yield from map(str.strip, values.split(","))
 
 
 def _values(text: str, values: str) -> Iterator[Value]:
