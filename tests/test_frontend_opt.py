@@ -68,7 +68,7 @@ def test_frontend_opt_refuses_a_damaged_or_missing_weights_file(tmp_path: Path) 
 def test_frontend_opt_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:
     good, out = tmp_path / "good.mlir", tmp_path / "out.mlir"
     good.write_text("func.func @f() { func.return }")
-    assert "none.mlir: No such file" in refused(tmp_path / "none.mlir", "-o", out)
+    assert "none.mlir: cannot be read: No such file" in refused(tmp_path / "none.mlir", "-o", out)
     assert "Is a directory" in refused(tmp_path, "-o", out)
     assert "expected a .mlir or .onnx file" in refused(DATA.parent / "test_filecheck.py", "-o", out)
     assert "-p: no pass 'no-such': `cnncc opt --passes` lists them" in refused(good, "-p", "no-such", "-o", out)

@@ -354,7 +354,7 @@ def test_isa_runs_say_how_far_they_are() -> None:
 
 def test_isa_container_files(tmp_path: Path) -> None:
     binary = conv_binary()
-    with pytest.raises(Refusal, match="missing.cnb: No such file"):
+    with pytest.raises(Refusal, match="missing.cnb: cannot be read: No such file"):
         load(tmp_path / "missing.cnb")
     with pytest.raises(Refusal, match="Is a directory"):
         load(tmp_path)

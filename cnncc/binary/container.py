@@ -198,10 +198,7 @@ _SOURCES = {
 
 def load(path: Path) -> Binary:
     """The binary in a file. Raises Refusal, with the file, the member and the fault."""
-    try:
-        data = read_bytes(path, FILE_LIMIT_BYTES, "a binary has at most 4 GiB")
-    except OSError as error:
-        raise Refusal(f"{path}: {error.strerror}") from error
+    data = read_bytes(path, FILE_LIMIT_BYTES, "a binary has at most 4 GiB")
     try:
         return from_bytes(data)
     except Refusal as refusal:

@@ -150,10 +150,7 @@ class _Certificate(NamedTuple):
 
 def _read(file: Path) -> _Certificate:
     """The content of a file. Raises Refusal."""
-    try:
-        data = read_bytes(file, LIMIT_BYTES, "a certificate has at most 256 MiB")
-    except OSError as error:
-        raise Refusal(f"{file}: cannot be read: {error.strerror}") from error
+    data = read_bytes(file, LIMIT_BYTES, "a certificate has at most 256 MiB")
     try:
         given = strict_json.parse(data)
         plans = from_json(given["layers"])

@@ -35,8 +35,6 @@ def command(source: Path, output: Path, data: Path) -> None:
     check_writable(output, inputs=(source,))
     try:
         text = read_bytes(source, TEXT_LIMIT_BYTES, "the limit of assembly is 256 MiB").decode()
-    except OSError as error:
-        raise Refusal(f"{source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise Refusal(f"{source}: is no text") from error
     binary = load(data)

@@ -36,8 +36,7 @@ _TO_CHECK = re.compile(
 
 def ir_bytes(path: Path) -> bytes:
     """The content of a file of IR. Raises Refusal."""
-    with user_errors():
-        return read_bytes(path, IR_LIMIT_BYTES, "the limit of IR is 256 MiB")
+    return read_bytes(path, IR_LIMIT_BYTES, "the limit of IR is 256 MiB")
 
 
 def checked_text(data: bytes, where: str) -> str:

@@ -82,13 +82,11 @@ def _read(path: Path) -> tuple[ModelProto, bytes]:
     if path.suffix == ".cnb":
         raise Refusal(
             f"{path}: is a binary, not an ONNX model: give the model that it was compiled from; cnncc run, estimate, "
-            f"disasm and messages take binaries"
+            f"disasm, messages and verify --prove take binaries"
         )
+    encoded = read_bytes(path, SIZE_LIMIT_BYTES, "the limit is 2 GiB: use external data")
     try:
-        encoded = read_bytes(path, SIZE_LIMIT_BYTES, "the limit is 2 GiB: use external data")
         model = ModelProto.FromString(encoded)
-    except OSError as error:
-        raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
     except DecodeError as error:
         raise Refusal(f"{path}: not an ONNX model, or truncated") from error
     if not model.HasField("graph"):

@@ -14,14 +14,17 @@ OLD_S = 3600.0  # nobody writes a file for so long
 
 
 def read_bytes(path: Path, most_bytes: int, limit: str) -> bytes:
-    """The content of a file or a pipe of limited size. Raises OSError, and Refusal with the text of the limit."""
-    status = path.stat()
-    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-        raise Refusal(f"{path}: is a device, not a file")
-    size_bytes, data = status.st_size, b""
-    if size_bytes <= most_bytes:
-        with path.open("rb") as file:
-            data = file.read(most_bytes + 1 if stat.S_ISFIFO(status.st_mode) else size_bytes)
+    """The content of a file or a pipe of limited size. Raises Refusal, with the text of the limit if it is larger."""
+    try:
+        status = path.stat()
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            raise Refusal(f"{path}: is a device, not a file")
+        size_bytes, data = status.st_size, b""
+        if size_bytes <= most_bytes:
+            with path.open("rb") as file:
+                data = file.read(most_bytes + 1 if stat.S_ISFIFO(status.st_mode) else size_bytes)
+    except OSError as error:
+        raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
     if size_bytes > most_bytes:
         raise Refusal(f"{path}: {size_bytes:,} bytes, {limit}")
     if len(data) > most_bytes:
