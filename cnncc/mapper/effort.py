@@ -8,7 +8,7 @@ from math import inf
 
 @dataclass(frozen=True)
 class Effort:
-    """The budgets of a search. Results depend on them, so they are a part of a search's key.
+    """The limits of a search. Results depend on them, so they are a part of a search's key.
 
     *Together*: the fields that say so were measured with each other. They give up 0.02 to 0.2 % of a network's cycles
     (most for VGG-16 on 16 x 16 PEs with 2 MiB), and searches take a third of the time.
@@ -83,7 +83,7 @@ class Effort:
 
     gap: float = 1.1
     """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). With streamed operands
-    the better of both is searched again with `more` of three budgets.
+    the better of both is searched again with `more` of three limits.
     """
 
     form_gap: float = 1.002
