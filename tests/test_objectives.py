@@ -27,11 +27,11 @@ from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.chain import LayerChoice, best_choices
 from cnncc.mapper.combinations import combinations_below
-from cnncc.mapper.effort import Effort
+from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective
+from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective, Prices
 from cnncc.mapper.prices import array_energy, cost_of
-from cnncc.mapper.search import Result
+from cnncc.mapper.search import Result, Tradeoff
 from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import NEVER
 from cnncc.model.energy import energy
@@ -373,3 +373,24 @@ def test_a_slack_beside_the_objective_of_a_schedule_is_refused(tmp_path: Path) -
     schedule.write_text('objective = "energy"')
     estimate = ("estimate", SAMPLES / "models" / "lenet.onnx", "--schedule", schedule, "--slack", 0.1)
     assert f"{schedule}: a slack is a share of the cycles: it has no effect with" in refused(*estimate)
+
+
+@pytest.mark.parametrize(
+    ("objective", "spaces"), [("cycles", [False]), ("energy", [True]), ("edp", [True]), ("words", [True])]
+)
+def test_fronts_look_for_less_energy_and_fewer_words_in_the_space_of_tight_budgets(
+    objective: str, spaces: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FRONT-1, where an operand is streamed."""
+    looked_at = list[bool]()
+    usual = SearchTask._front
+
+    def front(self: SearchTask, tight: bool, known: tuple[Tradeoff, ...], prices: Prices) -> tuple[Tradeoff, ...]:
+        looked_at.append(tight)
+        return usual(self, tight, known, prices)
+
+    monkeypatch.setattr(SearchTask, "_front", front)
+    task = next(task for task in tasks() if task.budget.streamed)
+    prices = Objective(objective).prices(task.arch)
+    result = replace(task, prices=prices, effort=replace(USUAL, front_gap=inf)).search()
+    assert result and not result.tight and looked_at == spaces

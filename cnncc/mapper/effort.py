@@ -160,7 +160,7 @@ class Effort:
     """
 
     front_gap: float = 1.25
-    """Times the least cost: a front that ends above it goes on in a tight budget (SPACE-13)."""
+    """Times the least cost: a front for cycles that ends above it goes on in a tight budget (SPACE-13)."""
 
     front_slack: float = 1.25
     """Times the ideal cycles: points with more macro-instructions are not looked at for a front."""

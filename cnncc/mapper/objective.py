@@ -33,10 +33,12 @@ class Prices(NamedTuple):
 
     - costs: the energy of each event; the cost of a mapping is their sum
     - limits: of a layer's cycles, as multiples of its fewest, in descending order
+    - tight: whether the space of tight budgets is looked at in any case (FRONT-1)
     """
 
     costs: Energy
     limits: tuple[float, ...]
+    tight: bool
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class Objective:
         and so make the network faster: without any slack ResNet-50 took 0.13 % more cycles on 16 x 16 PEs with 2 MiB.
         """
         near = tuple(dict.fromkeys(1 + times * max(self.slack, SLACK) for times in SLACKS))
-        limits = near if self.name == "cycles" else FAR
-        return Prices(DRAM_WORDS if self.name == "words" else replace(arch.energy, unit=""), limits)
+        costs = DRAM_WORDS if self.name == "words" else replace(arch.energy, unit="")
+        return Prices(costs, near, tight=False) if self.name == "cycles" else Prices(costs, FAR, tight=True)
 
     def best(self, networks: Sequence[Figures], fewest: float = inf) -> int:
         """The number of the best of some networks. fewest: cycles that another one is known to take."""
