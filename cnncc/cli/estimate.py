@@ -111,7 +111,7 @@ def _estimate(
                 one = "--explain" if explained is not None else "--what-if" if changes else "--certificate"
                 raise Refusal(
                     f"{one} works for layers one after the other alone, and {source.name} has some side by side: "
-                    f"without it, and with --json, an estimate has the stalls of each core by cause"
+                    f"`cnncc estimate {source.name} --json` has the stalls of each core by cause"
                 )
             alone = None if is_binary else on_one_core(source, options, progress)
             beside = cores_table.as_json(program, frames or cores_table.FRAMES, alone)

@@ -50,7 +50,7 @@ def command(
     cnncc verify net.onnx --prove
     cnncc verify net.cnb --prove --model net.onnx
 
-    Exit code 3 if a step changed a value, or if nothing is proven; 4 if a layer errs by more, 1 below --min-sqnr
+    Exit code 3 if a step changed a value, or if something is not proven; 4 if a layer errs by more, 1 below --min-sqnr
     (docs/verify.md, docs/proof.md).
     """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}

@@ -352,7 +352,7 @@ BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
 # The second format: messages of the row buses to PEs, formed from an instruction and the running machine, never stored.
-# The fields have the thesis's names; the tag (LOAD-2), lanes (MAC-1) and lane_sums (MAC-7) are added. Its *type of
+# The fields have the thesis's names; the tag (LOAD-4), lanes (MAC-1) and lane_sums (MAC-7) are added. Its *type of
 # command* is the opcode.
 _DATA = """
     command       0 25 24 enum:load           what the PE does: fills its open half
@@ -360,7 +360,7 @@ _DATA = """
     virtual_n2n   0 21 21 uint   1: words of the virtual neighbour, to the last column of a set (LOAD-1, edge)
     input_words   0 15  0 count  words of input data that follow in this message
     max_iteration 1 31  0 count  words that the PE is to load, in this message and the others of the same instruction
-    tag0          2 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (LOAD-2)
+    tag0          2 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (LOAD-4)
     tag1          3 31  0 hex    columns 63..32 likewise
 """
 _OP = """
@@ -372,7 +372,7 @@ _OP = """
     max_iteration 1 31  0 count  steps of the PE: pixels * taps * step_range
     lanes       2 31 16 count  products a step (MAC-1)
     data_reuse    2 15  0 uint   words taken from the east neighbour (MAC-3)
-    tag0          3 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (LOAD-2)
+    tag0          3 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (LOAD-4)
     tag1          4 31  0 hex    columns 63..32 likewise
 """
 MESSAGES: tuple[Spec, ...] = (
