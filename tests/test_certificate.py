@@ -206,6 +206,24 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
         checked(net, arch, file)
 
 
+def test_no_bound_above_a_known_mapping_is_stated_or_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mapping beyond the space may take less than the bounds of the space say. It is not proven by that."""
+    search_with(monkeypatch, Effort(points=20, runs=10))
+    arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
+    net = save(branches(image_for(240)), tmp_path / "net.onnx")
+    monkeypatch.setattr("cnncc.certificate.certificate.streamed_least", lambda *_: 10**9)
+    for name in COSTS:
+        monkeypatch.setitem(COSTS, name, lambda *_: 10**12)
+    found = written(net, arch, file)
+    layer = next(layer for layer in found["layers"] if layer["streamed"])
+    of_costs = [cost for each in found["layers"] for cost in each["costs"].values()]
+    assert all((each["least"], each["proven"]) == (0, False) for each in (layer, *of_costs))
+    layer |= {"least": layer["cycles"] + 1}
+    file.write_text(json.dumps(found))
+    with pytest.raises(Refusal, match=f"some mapping may take {layer['cycles']:,} cycles, fewer than"):
+        checked(net, arch, file)
+
+
 def test_certificate_files_that_are_none(tmp_path: Path) -> None:
     """Each is refused in a line, before anything is searched."""
     estimate = ("estimate", LENET, "--batch", 1, "--arch", "spatial-4x4")

@@ -166,6 +166,12 @@ def test_cli_warns_of_calibration_that_has_no_effect(tmp_path: Path) -> None:
     assert [f.severity for f in found if f.where == "--calibrate"] == ["note"]
 
 
+def test_cli_warns_of_random_calibration_where_values_are(tmp_path: Path) -> None:
+    assert "calibrated with random inputs" in done("compile", LENET, "--batch", 1, "-o", tmp_path / "net.cnb").stderr
+    for command in ("estimate", "reuse", "atoms"):
+        assert not done(command, LENET, "--batch", 1).stderr, command
+
+
 def test_cli_messages_name_the_file_the_option_and_the_remedy(tmp_path: Path) -> None:
     model, nest = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "nest.mlir"
     schedule, text = tmp_path / "fast.toml", tmp_path / "notes.md"

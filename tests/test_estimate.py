@@ -272,7 +272,7 @@ def test_estimate_refuses(tmp_path: Path) -> None:
         ([layer | {"shuffle": 0}], "6 channels of 1 groups, 0 of them shuffled"),
         ([layer | {"window": layer["window"] | {"group": 1000}}], "6 channels of 1000 groups, 1 of them shuffled"),
         ([layer | {"window": layer["window"] | {"stride": [10**400, 1]}}], "a number of 1,099,511,627,776 or more"),
-        ([layer | {"sizes": layer["sizes"] | {"h": 10**9}}], "1,000,000,000 indices, the limit is 1,048,576"),
+        ([layer | {"sizes": layer["sizes"] | {"h": 10**9}}], "1,000,000,000 indices, the limit is 16,777,216"),
     ):
         save(replace(binary, metadata=binary.metadata | {"plan": plan}), tmp_path / "other.cnb")
         assert message in refused("estimate", tmp_path / "other.cnb")

@@ -16,7 +16,7 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
-from cnncc.estimate.layer_limits import COMPUTE, LIMITS, MOVED, cause_text, limit_of, limits
+from cnncc.estimate.layer_limits import COMPUTE, LIMITS, MOVED, cause_text, limit_of, limits, sentence
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.array_grid import with_config
 
@@ -134,6 +134,19 @@ def test_explain_limit_is_the_pes_unless_a_cause_takes_a_tenth(waits: int, limit
     stall = {f"dram_{kind}_{moved}": 0 for moved in MOVED for kind in ("bandwidth", "latency")}
     stall |= {"write_port": waits, "row_bus": 150 - waits}
     assert limit_of({"total": 1000, "compute": 850, "dma": 0, "stall": stall}) == limit
+
+
+@pytest.mark.parametrize(
+    ("share", "first"), [(0.5, "a mapping that keeps more PEs busy, or a larger"), (0.9, "a larger")]
+)
+def test_explain_names_a_better_mapping_first_where_pes_idle(share: float, first: str) -> None:
+    layer = {
+        "limit": {"cause": COMPUTE, "cycles": 95, "lifted": None},
+        "cycles": {"total": 100, COMPUTE: 95, "stall": {"fill": 5}},
+        "macs": 1,
+        "utilisation": {"compute": share},
+    }
+    assert f"); what helps: {first} array" in sentence("c", layer)
 
 
 def test_explain_shares_are_of_all_that_a_layer_is_charged_with(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             continue
         least = best.least
         if budget.streamed or not whole_space.weights_fit(shape, arch, budget.words):
-            least = min(least, streamed_least(shape, arch, budget.streamed, budget.words))
+            bound = streamed_least(shape, arch, budget.streamed, budget.words)
+            least = min(least, int(_stated(bound, best.cycles)))
         plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.PREFETCHED)
         entries.append(
             as_json([plan])[0]
@@ -87,17 +88,22 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             | {"bounded": best.bounded, "run": best.run, "proven": least == best.cycles}
             | {"costs": {}}
         )
-        for name, bound in COSTS.items():
+        for name, bound_of in COSTS.items():
             result = searched(shape, arch, budget, prices=Objective(name).prices(arch))
             mapping = result.front[0].mapping if result else best.mapping
             cost = _cost(replace(plan, mapping=mapping), name, arch)
-            fewest = min(cost, float(bound(shape, arch, budget)))
+            fewest = _stated(float(bound_of(shape, arch, budget)), cost)
             entries[-1]["costs"][name] = {
                 "mapping": text(mapping, shape.sizes), "cost": cost, "least": fewest, "proven": fewest == cost
             }  # fmt: skip
     moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
     about = {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
     return about | {"groups": group_entries(_groups(source, options, progress), arch)}
+
+
+def _stated(bound: float, known: float) -> float:
+    """The bound; 0 if a known mapping takes less. That one is beyond the space of the bound, and others may be, too."""
+    return bound if bound <= known else 0.0
 
 
 def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[GroupPlan]:

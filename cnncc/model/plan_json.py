@@ -21,7 +21,7 @@ from cnncc.model.program_schedule import CopyPart, HostPart, Part
 
 Json = dict[str, Any]
 MOST_NUMBER = 1 << 40  # words of a tensor are fewer
-MOST_INDICES = 1 << 20  # of a dimension: with more an estimate takes minutes
+MOST_INDICES = 1 << 24  # of a dimension: with more an estimate takes hours
 
 
 def as_json(parts: Sequence[Part]) -> list[Json]:
