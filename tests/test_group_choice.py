@@ -22,6 +22,7 @@ from cnncc.arch.model import arch_text, load_arch
 from cnncc.certificate.certificate import certificate, check
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.nest import GroupOp, group_layers, image_shape
+from cnncc.driver import group_text
 from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, new_context
 from cnncc.driver.program_parts import predicted_counters
 from cnncc.driver.sources import CompileOptions
@@ -320,6 +321,9 @@ def test_the_report_says_what_programs_count(small: str) -> None:
         assert unfit.ring_words == unfit.rows * channels * cols
         assert unfit.missing == unfit.needed - 4096 > 0
         assert unfit.ring_words + unfit.weights + unfit.resident <= unfit.needed
+    few, many = (group_text.as_text(replace(report, groups=(), unfit=report.unfit[:1] * n)) for n in (1, 5))
+    assert [line.split(": it takes")[0] for line in few] == [f"{report.unfit[0].group}: no group"]
+    assert [*many][-1] == "2 more groups would not fit: --json names them"
 
 
 def test_a_certificate_claims_no_proof_of_a_group(small: str, tmp_path: Path) -> None:
