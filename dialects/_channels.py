@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 from cnncc.dialects._groups import GroupLayer, Point, RowRead, points_of
 
-BUFFERS = 2  # of images, and of results
+BUFFERS = 2  # of images, and of results, at least
+
+
+def buffers(lag: int) -> int:
+    """The buffers of images, and of results, where results leave `lag` frames behind.
+
+    >>> buffers(1), buffers(5)
+    (2, 5)
+    """
+    return max(BUFFERS, lag)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """Whether the cores of a chain go on for ever: a walk over their tokens, without times. No IR.
 
 Each core runs its stripes in program order, image after image. A stripe takes its tokens before its first load and
-gives its own after its last commit. Core 0 brings an image, then takes away the result of the image `lag` before. It
-has two buffers for images and two for results. Programs only take and give, so that one order of the cores tells for
-all: a core that can go on still can after any other has.
+gives its own after its last commit. Programs only take and give, so that one order of the cores tells for all: a core
+that can go on still can after any other has.
+
+Core 0 brings an image and takes away its result. With a `lag` it has brought so many images more, and has buffers for
+them and for their results. No core needs anything of a later image to come to the end of one. So all lags go on if one
+does, and the walk has none.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cnncc.dialects._channels import BUFFERS, Channel, CoreEnds, EndTokens, Link, result_tokens
+from cnncc.dialects._channels import Channel, CoreEnds, EndTokens, Link, result_tokens
 from cnncc.dialects._groups import GroupLayer, points_of
 
-WARM = 3  # frames that are walked beyond those that core 0 brings ahead of results
+FRAMES = 2  # that are walked: the first one has primed tokens, the second one waits for slots of the first
 IMAGE, RESULT = -1, -2  # beside the numbers of links
 
 Token = tuple[str, int]  # what is there, of an image, a result or a link
@@ -31,7 +34,6 @@ class CoreChainData:
     groups: Sequence[Sequence[GroupLayer]]
     links: Sequence[Link]
     image: EndTokens
-    lag: int
 
     @property
     def channels(self) -> list[Channel]:
@@ -55,11 +57,8 @@ class CoreChainData:
 
     def stuck(self) -> list[str]:
         """What each core waits for when no core can go on, core 0 first; nothing if all come to their ends."""
-        # The chain holds less than a frame in each core and link: no longer lag goes on.
-        lag = min(self.lag, 2 * BUFFERS + len(self.groups) + len(self.links))
-        frames = lag + WARM
-        programs = [self._dma(frames, lag), *(self._core(number, frames) for number in range(len(self.groups)))]
-        there = Counter({(SPACE, IMAGE): BUFFERS, (SPACE, RESULT): BUFFERS})
+        programs = [self._dma(), *map(self._core, range(len(self.groups)))]
+        there = Counter({(SPACE, IMAGE): 1, (SPACE, RESULT): 1})
         there.update({(SPACE, number): link.primed for number, link in enumerate(self.links)})
         waiting = [next(program, None) for program in programs]
         moved = True
@@ -85,14 +84,12 @@ class CoreChainData:
         return f"{kind} of {' or '.join(channel.label for channel in self.links[number].channels)}"
 
     @staticmethod
-    def _dma(frames: int, lag: int) -> Iterator[Turn]:
-        for frame in range(frames + lag):
-            if frame < frames:
-                yield [(SPACE, IMAGE)], [(ROWS, IMAGE)]
-            if frame >= lag:
-                yield [(ROWS, RESULT)], [(SPACE, RESULT)]
+    def _dma() -> Iterator[Turn]:
+        for _ in range(FRAMES):
+            yield [(SPACE, IMAGE)], [(ROWS, IMAGE)]
+            yield [(ROWS, RESULT)], [(SPACE, RESULT)]
 
-    def _core(self, number: int, frames: int) -> Iterator[Turn]:
+    def _core(self, number: int) -> Iterator[Turn]:
         """The stripes of a core that take or give tokens."""
         reads, writes = self.ends[number]
         source, target = number - 1 if number else IMAGE, number if number < len(self.links) else RESULT
@@ -101,7 +98,7 @@ class CoreChainData:
             takes = [(ROWS, source)] * (point in reads.takes) + [(SPACE, target)] * (point in writes.takes)
             gives = [(SPACE, source)] * (point in reads.gives) + [(ROWS, target)] * (point in writes.gives)
             turns += [(takes, gives)] if takes or gives else []
-        for _ in range(frames):
+        for _ in range(FRAMES):
             yield from turns
 
 
@@ -109,13 +106,9 @@ def liveness_problem(chain: CoreChainData) -> str | None:
     """Why the cores wait for ever, and what would do; None if they go on."""
     if not (stuck := chain.stuck()):
         return None
-    less = 0
-    while not replace(chain, lag=less + 1).stuck():
-        less += 1
-    remedies = [f"lag {less} would do"] if less else []
-    remedies += [f"{channel} keeps {rows} would do" for channel, rows in longer_channels(chain)][:1]
-    remedies = remedies or ["more rows in several channels do"]
-    return f"lag {chain.lag}: all cores wait for ever: {', '.join(stuck)}: {', or '.join(remedies)} (CHANNEL-5)"
+    remedies = [f"{channel} keeps {rows} would do" for channel, rows in longer_channels(chain)]
+    remedy = remedies[0] if remedies else "more rows in several channels do"
+    return f"all cores wait for ever: {', '.join(stuck)}: {remedy} (CHANNEL-5)"
 
 
 def longer_channels(chain: CoreChainData) -> list[tuple[str, int]]:

@@ -377,7 +377,7 @@ def chain_of(cores: CoresOp) -> CoreChainData:
     """The cores as plain data."""
     groups = [group_layers(group) for group in cores.groups()]
     image = image_tokens(groups[0], image_readers(cores), image_shape(cores.image.type)[2])
-    return CoreChainData(groups, links_of(cores), image, cores.lag.value.data)
+    return CoreChainData(groups, links_of(cores), image)
 
 
 def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:

@@ -122,7 +122,7 @@ def drawn(number: int) -> Case:
         cuts = sorted({0, len(labels), *rng.integers(1, len(labels), rng.integers(0, 4)).tolist()})
         parts = [labels[a:b] for a, b in pairwise(cuts)]
         rows = tuple(min(int(rng.integers(1, 4)), chain.dims[end][2]) for end in cuts[1:])
-        lag = int(rng.integers(1, 4))
+        lag = int(rng.integers(1, 7))
         try:
             case = on_cores(chain, parts, rows=rows, lag=lag)
             case.run("nest-to-array")

@@ -97,7 +97,7 @@ def programs(array: str, seed: int) -> Iterator[tuple[CoresPlan, Binary]]:
         rows = tuple(min(int(rng.integers(1, 4)), chain.dims[end][2]) for end in cuts[1:])
         cores = ";".join(",".join(part) for part in parts)
         try:
-            NestCoresPass(cores, ";".join(PLACES[len(parts)]), rows, lag=int(rng.integers(1, 3)), arch=array).apply(
+            NestCoresPass(cores, ";".join(PLACES[len(parts)]), rows, lag=int(rng.integers(1, 6)), arch=array).apply(
                 ctx, compilation.module
             )
             plan = cores_plan_of(next(op for op in compilation.module.walk() if isinstance(op, CoresOp)))

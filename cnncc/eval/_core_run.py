@@ -1,7 +1,7 @@
 """A `nest.cores`, run on integers: cores that go on by tokens, in any order, with channels between them.
 
-Core 0 brings images and takes results away, two buffers each. Each slot of a ring knows its image and row. So a token
-too many or a channel too small is noticed where a row is read, or where no core can go on.
+Core 0 brings images and takes results away, with `buffers(lag)` each. Each slot of a ring knows its image and row. So
+a token too many or a channel too small is noticed where a row is read, or where no core can go on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cnncc.dialects._channels import BUFFERS, Channel
+from cnncc.dialects._channels import Channel, buffers
 from cnncc.dialects.nest import CoresOp, chain_of, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._group_run import FrameRing, GroupRun
@@ -57,7 +57,8 @@ class CoresRun:
         entry = cores.image
         self.images = values[entry].reshape(-1, *image_shape(entry.type)[1:])
         frames = len(self.images)
-        image, result = (_buffers(name, value) for name, value in ((IMAGE, entry), (RESULT, cores.outputs[0])))
+        self.buffers = buffers(cores.lag.value.data)
+        image, result = (self._circle(name, value) for name, value in ((IMAGE, entry), (RESULT, cores.outputs[0])))
         self.outputs = np.zeros((frames, *image_shape(cores.outputs[0].type)[1:]), np.int64)
         self.groups, sources, channels = list[GroupRun](), {entry: image}, iter(self.chain.channels)
         for group in cores.groups():
@@ -66,7 +67,7 @@ class CoresRun:
             outside |= {} if targets else {group.yielded()[0]: result}
             self.groups.append(GroupRun(group, symbols, outside, 1, frames))
             sources = {op.result: ring for op, ring in targets}
-        self.tokens = Counter({_free(IMAGE): BUFFERS, _free(RESULT): BUFFERS})
+        self.tokens = Counter({_free(IMAGE): self.buffers, _free(RESULT): self.buffers})
         self.tokens.update({_free(self._link(number)): link.primed for number, link in enumerate(self.chain.links)})
         programs = [self._dma(image, result), *(self._core(number) for number in range(len(self.groups)))]
         try:
@@ -109,6 +110,10 @@ class CoresRun:
             if frame >= lag:
                 yield _Turn([_full(RESULT)], partial(leave, frame - lag), [_free(RESULT)])
 
+    def _circle(self, name: str, value: SSAValue) -> FrameRing:
+        _, channels, rows, cols = image_shape(value.type)
+        return FrameRing(name, (channels, rows, cols), self.buffers * rows)
+
     def _link(self, number: int) -> str:
         """What a link carries, by name. Before the first core that is the image, behind the last one the result."""
         if number < 0 or number == len(self.chain.links):
@@ -133,11 +138,6 @@ class CoresRun:
     def trace(self) -> dict[str, Ints]:
         """All rows of every layer that has a key, by that key."""
         return {key: rows for group in self.groups for key, rows in group.trace().items()}
-
-
-def _buffers(name: str, value: SSAValue) -> FrameRing:
-    _, channels, rows, cols = image_shape(value.type)
-    return FrameRing(name, (channels, rows, cols), BUFFERS * rows)
 
 
 def _ring(channel: Channel, value: SSAValue) -> FrameRing:

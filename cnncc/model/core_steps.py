@@ -28,8 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cnncc.dialects._channels import BUFFERS as BUFFERS
-from cnncc.dialects._channels import Link
+from cnncc.dialects._channels import Link, buffers
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects._instructions import TokenRoute
 from cnncc.dialects._mapping import Loop, Mapping
@@ -46,11 +45,6 @@ def weight_semaphores(cores: int) -> list[Semaphore]:
     if cores > len(others):
         raise Refusal(f"{cores} cores with weights, core 0 has semaphores for {len(others)}: put more layers on a core")
     return others[:cores]
-
-
-def buffers(lag: int) -> int:
-    """The buffers of images, and of results."""
-    return max(BUFFERS, lag)
 
 
 def first_tokens(links: Sequence[Link], lag: int) -> list[dict[Semaphore, int]]:

@@ -51,7 +51,7 @@ class CoresPlan:
         """The cores with what leads from each to the next one."""
         groups = [plan.group for plan in self.groups]
         links = [self._link(number) for number in range(len(groups) - 1)]
-        return CoreChainData(groups, links, image_tokens(groups[0], self.reads[0], self.height), self.lag)
+        return CoreChainData(groups, links, image_tokens(groups[0], self.reads[0], self.height))
 
     @property
     def rings(self) -> list[Channel]:

@@ -17,6 +17,7 @@ from cnncc.dialects._channels import (
     Channel,
     Link,
     Reader,
+    buffers,
     channel_problem,
     image_tokens,
     regions_problem,
@@ -33,7 +34,6 @@ from cnncc.dialects.nest import (
     reads_of_values,
 )
 from cnncc.errors import plural
-from cnncc.model.core_steps import buffers
 from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
@@ -120,7 +120,7 @@ class CoreChain:
             links.append(Link(tuple(channels)))
         image = self.cores[0].part.entries[0]
         tokens = image_tokens(plans[0], self.cores[0].readers(image), image_shape(image.type)[2])
-        return CoreChainData(plans, links, tokens, self.lag)
+        return CoreChainData(plans, links, tokens)
 
     @property
     def channels(self) -> list[Channel]:
