@@ -140,12 +140,6 @@ class NestCoresPass(ModulePass):
                 f"{arch.name}: all weights and parameters lie in the GLB: {words:,} words, limit {arch.glb.words:,}; "
                 f"a larger GLB, or layers one after the other (without --parallel)"
             )
-        # Of each pair of an engine that reads and one that writes: images, results, params; rings or channels.
-        if (banks := 2 + any(shape.params for shape in shapes) + (len(shapes) > 1)) > arch.glb.banks:
-            raise Refusal(
-                f"{arch.name}: images, results, parameters and rings lie in {banks} banks of the GLB or more, it has "
-                f"{arch.glb.banks} (glb.banks, CORE-5); more banks, or layers one after the other (without --parallel)"
-            )
         search = CoreSearch(graph, arch, ctx.progress if isinstance(ctx, CompilerContext) else silent)
         if self.fps is None:
             return search.fastest().chain

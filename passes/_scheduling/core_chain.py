@@ -148,7 +148,7 @@ class CoreChain:
             regions_in_array_problem(regions, arch)
             or next(filter(None, map(channel_problem, self.channels)), None)
             or liveness_problem(self.as_data)
-            or self._banks_problem(arch)
+            or self.banks_problem(arch)
         )
 
     def bank_words(self, arch: Arch) -> dict[Bank, dict[str, int]]:
@@ -176,10 +176,15 @@ class CoreChain:
         add(DMA, engines[-1][1], "results", buffers(self.lag) * _words(self.cores[-1].group.layers[-1].result))
         return words
 
-    def _banks_problem(self, arch: Arch) -> str | None:
+    def banks(self, arch: Arch) -> int:
+        """The banks that all tensors take."""
+        size = arch.glb.words // arch.glb.banks
+        return sum(-(-sum(words.values()) // size) for words in self.bank_words(arch).values())
+
+    def banks_problem(self, arch: Arch) -> str | None:
+        """If tensors take more banks than there are, which ones take the most words."""
         size, pools = arch.glb.words // arch.glb.banks, self.bank_words(arch)
-        banks = {bank: -(-sum(words.values()) // size) for bank, words in pools.items()}
-        if (needed := sum(banks.values())) <= arch.glb.banks:
+        if (needed := self.banks(arch)) <= arch.glb.banks:
             return None
         total = sum(sum(words.values()) for words in pools.values())
         most = sorted(((words, name) for pool in pools.values() for name, words in pool.items()), reverse=True)[:3]

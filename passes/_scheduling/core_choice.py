@@ -1,6 +1,7 @@
 """Which layers run on which PEs, where layers run side by side: the choice of `nest-cores`. No pass.
 
-1. *Units.* The layers may be cut where a single value leads from the layers before to those behind.
+1. *Units.* The layers may be cut where a single value leads from the layers before to those behind. Ways to cut whose
+   weights, rings and channels are beyond the GLB with any nests are left out.
 2. *Combinations.* Consecutive units make a core, with a rectangle of PEs; the rectangles fit the array, parted by cuts
    from edge to edge. A core takes at least its operations / (PEs x lanes) cycles for a frame.
 3. *Figures.* The combinations with the least bound come first. The model runs each core by itself (`core_mapping.py`).
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations, islice, pairwise, product
 from math import prod
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from cnncc.dialects.nest import LayerOp, Region
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, regions_in_array_problem
 from cnncc.passes._scheduling.core_channels import TimedChain, with_space
-from cnncc.passes._scheduling.core_mapping import CoreLayers, core_layers
+from cnncc.passes._scheduling.core_mapping import CoreLayers, core_layers, fewest_words
 from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.util.progress import Progress
 
@@ -144,17 +145,37 @@ class CoreSearch:
 
     # -- combinations ----------------------------------------------------------------------------------------------
 
-    def _cuts(self) -> Iterator[Cut]:
-        """All ways to cut the chain into cores."""
-        for cores in range(1, min(len(self.units), self.arch.cores.most - 1) + 1):
-            yield from ((0, *rest) for rest in combinations(range(1, len(self.units)), cores - 1))
+    @cached_property
+    def _cuts(self) -> dict[Cut, list[int]]:
+        """The ways to cut the chain into cores that the GLB may have space for, with the work of each core.
 
-    def _works(self, cut: Cut) -> list[int]:
-        return [sum(self.work[first:end]) for first, end in zip(cut, (*cut[1:], len(self.units)), strict=True)]
+        Raises Refusal where there are none.
+        """
+        smallest, cuts, beyond = cache(self._smallest), dict[Cut, list[int]](), list[tuple[int, str]]()
+        for cores in range(1, min(len(self.units), self.arch.cores.most - 1) + 1):
+            for rest in combinations(range(1, len(self.units)), cores - 1):
+                parts = list(pairwise((0, *rest, len(self.units))))
+                try:
+                    chain = CoreChain.with_fewest_rows([smallest(*part) for part in parts])
+                except Refusal as refusal:
+                    self.refusal = refusal
+                    continue
+                if problem := chain.banks_problem(self.arch):
+                    beyond.append((chain.banks(self.arch), problem))
+                else:
+                    cuts[0, *rest] = [sum(self.work[first:end]) for first, end in parts]
+        if not cuts and beyond:
+            raise Refusal(f"{min(beyond)[1]}, or layers one after the other (without --parallel)")
+        return cuts
+
+    def _smallest(self, first: int, end: int) -> CorePlan:
+        """Units `first` … `end` - 1 with the fewest words."""
+        part = self.graph.part(self.cuts[first], self.cuts[end])
+        return CorePlan(Region(1, 1), part, fewest_words(part, 1))
 
     def _by_bound(self) -> Iterator[Combination]:
         """All combinations, the least bound first."""
-        cuts = {cut: self._works(cut) for cut in self._cuts()}
+        cuts = self._cuts
         areas = {rows * cols for rows, cols in self.all_shapes}
         bounds = sorted({-(-work // area) for works in cuts.values() for work in works for area in areas})
         for bound in bounds:
@@ -162,8 +183,8 @@ class CoreSearch:
             yield from sorted(each for each in of_bound if each.bound == bound)
 
     def _within(self, bound: int) -> Iterator[Combination]:
-        for cut in self._cuts():
-            yield from self._of_bound(cut, self._works(cut), bound)
+        for cut, works in self._cuts.items():
+            yield from self._of_bound(cut, works, bound)
 
     def _of_bound(self, cut: Cut, works: Sequence[int], bound: int) -> Iterator[Combination]:
         """The combinations of a cut with rectangles that are not much larger than the bound asks for."""
@@ -187,18 +208,20 @@ class CoreSearch:
         """The chain of a combination, if it runs, and all its cores take fewer cycles than `below`."""
         places, cut = places_of(combination.shapes, self.arch), combination.cut
         assert places is not None
-        runs = list[CoreLayers]()
-        for first, end, shape in zip(cut, (*cut[1:], len(self.units)), combination.shapes, strict=True):
-            run = self._core(first, end, shape, 1)
+        parts = list(zip(cut, (*cut[1:], len(self.units)), combination.shapes, strict=True))
+        runs = dict[int, CoreLayers]()
+        # The core with the most work for its PEs is the first that takes too long.
+        for at in sorted(range(len(parts)), key=lambda at: -self._cuts[cut][at] / prod(combination.shapes[at])):
+            run = self._core(*parts[at], 1)
             if run is None or (below is not None and run.period >= below):
                 return None
-            runs.append(run)
-        plans = [CorePlan(place, run.part, run.group) for place, run in zip(places, runs, strict=True)]
+            runs[at] = run
+        plans = [CorePlan(place, runs[at].part, runs[at].group) for at, place in enumerate(places)]
         chain = CoreChain.with_fewest_rows(plans)
         if problem := chain.problem(self.arch):
             self.refusal = Refusal(problem)
             return None
-        return ChosenCores(chain, tuple(run.period for run in runs))
+        return ChosenCores(chain, tuple(runs[at].period for at in range(len(runs))))
 
     def _core(self, first: int, end: int, shape: Shape, rows: int) -> CoreLayers | None:
         """Units `first` … `end` - 1 on a rectangle of PEs; None where they do not run there."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects._groups import group_problem
-from cnncc.dialects.nest import LayerOp, Mapping, Region, mapping_of, mapping_problem, operands
+from cnncc.dialects.nest import LayerOp, Loop, Mapping, Region, Stage, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
 from cnncc.model.core_steps import over_frames
@@ -70,6 +70,17 @@ def core_layers(part: CorePart, region: Region, rows: int, arch: Arch, delays: S
     later = iter(delays)
     given = [next(later, None) if original else None for original in part.originals]
     return _CoreChoice(part, choices, own, given if delays else ()).best()
+
+
+def fewest_words(part: CorePart, rows: int) -> LayerGroup:
+    """The layers in stripes with the fewest words of the GLB: no partial sums there, and no layer later than it must.
+
+    Its nests have no loops in a stripe: it is for space alone. Raises Refusal where layers need different stripes.
+    """
+    stages = [[Stage(each, "glb", 0) for each in ("weight", "params") if each in operands(op)] for op in part.layers]
+    counts = heights(part.layers, rows, several=True)
+    nests = [Mapping((Loop("h", count),), tuple(own)) for count, own in zip(counts, stages, strict=True)]
+    return with_rings(part.layers, nests)
 
 
 def _problem(layer: LayerOp, nest: Mapping) -> str | None:
