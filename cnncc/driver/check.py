@@ -113,7 +113,7 @@ class _Checker:
         with self.refusals.kept():
             module = read_onnx(self.path, ctx, self.refusals, batch)
             self.findings += self.refusals.notes
-            mark_host_operators(module, self.settings)
+            mark_host_operators(module, self.settings.host_operators)
             module.attributes[DONE] = StringAttr("import")
             self.compilation = Compilation(ctx, module, self.settings)
             with self.refusals.kept():

@@ -96,6 +96,11 @@ class Settings:
             width = f"the operands of {self.arch.name} have {self.arch.operand_bits} bits"
             raise Refusal(f"--precision int{self.operand_bits}: {width}")
 
+    @property
+    def host_operators(self) -> tuple[str, ...]:
+        """The operators that the array file has on the host: where layers run side by side."""
+        return self.arch.cores.host if self.parallel else ()
+
 
 def operand_bits(precision: str | None, arch: Arch) -> int:
     """The width that `--precision` names, as `int8`; the array's own without it."""
@@ -290,16 +295,16 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         module = read_onnx(path, ctx, refusals, batch)
         check_interface(path, module)
     refusals.raise_any(str(path))
-    mark_host_operators(module, settings)
+    mark_host_operators(module, settings.host_operators)
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings, refusals.notes)
 
 
-def mark_host_operators(module: ModuleOp, settings: Settings) -> None:
-    """Note in an imported module the operators that the array file has on the host where layers run side by side."""
+def mark_host_operators(module: ModuleOp, operators: Sequence[str]) -> None:
+    """Note in an imported module the operators that the host computes although the array could."""
     module.attributes.pop(HOST, None)
-    if settings.parallel and settings.arch.cores.host:
-        module.attributes[HOST] = ArrayAttr(map(StringAttr, settings.arch.cores.host))
+    if operators:
+        module.attributes[HOST] = ArrayAttr(map(StringAttr, operators))
 
 
 def check_interface(path: Path, module: ModuleOp) -> None:

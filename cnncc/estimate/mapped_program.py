@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
-from cnncc.driver.pipeline import ASSIGN, Compilation, Step
+from cnncc.driver.pipeline import ASSIGN, Compilation, Step, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
@@ -88,9 +88,13 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     """The program of an ONNX file or of dumped IR, and its compilation. Raises Refusal as `compile` does."""
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
+    return _program(source, compilation, todo), compilation
+
+
+def _program(source: Path, compilation: Compilation, todo: Sequence[Step]) -> Program:
     if compilation.settings.parallel:
         parts = mapped_parts(compilation)
-        return Program(source.name, compilation.settings.arch, parts, None), compilation
+        return Program(source.name, compilation.settings.arch, parts, None)
     names = [step.name for step in todo]
     mapped = ASSIGN not in names
     choice = map_layers(compilation, todo)
@@ -103,19 +107,22 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     )
     candidates = None if mapped else partial(mapper.candidates, ctx)
     network = MappedNetwork(func, array, parts, candidates, groups, alone)
-    return Program(source.name, array, parts, network, report), compilation
+    return Program(source.name, array, parts, network, report)
 
 
 def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Program | Refusal | None:
     """The program of an ONNX file with layers one after the other, or why there is none.
 
-    A schedule with cores has nothing else (`read_schedule`), so it is left out. IR gives None: its layers may be on
-    cores already.
+    The host computes what it does beside cores, so that both have the same layers. A schedule with cores has nothing
+    else (`read_schedule`), so it is left out. IR gives None: its layers may be on cores already.
     """
     if source.suffix == ".mlir":
         return None
     try:
-        return of_model(source, replace(options, parallel=None, fps=None, schedule=None), progress)[0]
+        compilation, todo = start_before_programs(source, replace(options, parallel=None, fps=None, schedule=None))
+        compilation.ctx.progress = progress
+        mark_host_operators(compilation.module, compilation.settings.arch.cores.host)
+        return _program(source, compilation, todo)
     except Refusal as refusal:
         return refusal
 
