@@ -15,8 +15,12 @@ from choices import Seeded
 from examples import examples
 from fuzz_references import Known
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+from random_arrays import as_toml
 from random_graphs import Network
 
+from cnncc.arch.model import load_arch
+from cnncc.driver.pipeline import TO_PROGRAMS, Settings, import_model
+from cnncc.driver.program_parts import mapped_parts
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.builder import CnnBuilder
 
@@ -30,6 +34,27 @@ def test_fuzz_some_graphs(family: str) -> None:
     found = [fuzz.attempt(family, 0, i) for i in range(GRAPHS)]
     assert not [verdict.line for verdict in found if verdict.fails]
     assert sum(verdict.kind == "passes" for verdict in found) > GRAPHS // 2
+
+
+@pytest.mark.parametrize("number", range(GRAPHS))
+@pytest.mark.parametrize("family", fuzz.FAMILIES)
+def test_fuzz_counts_depend_on_no_range(family: str, number: int, tmp_path: Path) -> None:
+    """What prints counts alone does not run the network for the ranges of its values. Refusals are the same, too."""
+    case = fuzz.case_of(family, 11, number)
+    model, array = tmp_path / "net.onnx", tmp_path / "array.toml"
+    model.write_bytes(case.net.model.SerializeToString())
+    array.write_text(as_toml(case.array))
+
+    def parts(measured: bool) -> object:
+        given = Settings(load_arch(str(array)), str(array), case.bits, dataflow=case.dataflow, measured=measured)
+        try:
+            compilation = import_model(model, None, given)
+            compilation.run_before(TO_PROGRAMS)
+            return mapped_parts(compilation)
+        except Refusal as refusal:
+            return str(refusal)
+
+    assert parts(measured=True) == parts(measured=False)
 
 
 def contents(case: fuzz.Case) -> tuple[Any, ...]:

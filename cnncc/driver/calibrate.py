@@ -16,7 +16,7 @@ from cnncc.dialects.weights import element_dtype
 from cnncc.errors import Refusal, Refusals
 from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
-from cnncc.frontend.export_onnx import input_names, main_arguments, returned
+from cnncc.frontend.export_onnx import input_names, main_arguments, main_function, returned
 from cnncc.numerics import Ints
 from cnncc.passes._onnx.calibration import Scale, write_ranges
 from cnncc.passes._onnx.integer_lowering import scale_of
@@ -71,6 +71,16 @@ def calibrate(
     if data is None:
         return [RANDOM_INPUTS]
     return _saturated(module, store, seen.beyond(ranges, operand_bits), feeds)
+
+
+def assume_ranges(module: ModuleOp, top: int) -> None:
+    """Write ranges on an `onnx` module without running it: all values have integers within -top..top.
+
+    For what depends on no value, as cycles.
+    """
+    block = main_function(module).body.block
+    values = [*block.args, *(result for op in block.ops for result in op.results)]
+    write_ranges(module, dict.fromkeys(values, Range(-1.0, 1.0, top)))
 
 
 def samples(module: ModuleOp, data: Mapping[str, Array] | None, images: int, seed: int = 0) -> Feeds:

@@ -18,9 +18,9 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.cnn import Range
 from cnncc.dialects.nest import CoresOp
 from cnncc.driver import check_findings, cores_text, group_text
+from cnncc.driver.calibrate import assume_ranges
 from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
@@ -39,21 +39,19 @@ from cnncc.driver.pipeline import (
 from cnncc.driver.program_parts import PartsObserver, cores_plan_of
 from cnncc.driver.sources import CompileOptions, groups_setting
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line, plural
-from cnncc.frontend.export_onnx import input_names, main_function
+from cnncc.frontend.export_onnx import input_names
 from cnncc.frontend.import_onnx import read_onnx
-from cnncc.numerics import integer_range
-from cnncc.passes._onnx.calibration import write_ranges
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.group_report import group_report
 from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
+from cnncc.quant.split import candidate_tops
 from cnncc.util.npz import read_npz
 from cnncc.util.progress import Progress, silent
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
 SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
-CALIBRATED_BITS = 8  # the least that calibration chooses
-LEAST_BITS = 2
+FEWEST_TOP = 1  # integers of 2 bits: what overflows with these does with any
 
 
 def check(path: Path, options: CompileOptions, progress: Progress = silent) -> list[Finding]:
@@ -102,7 +100,7 @@ class _Checker:
         self.path, self.settings, self.refusals = path, settings, refusals
         self.compilation: Compilation | None = None
         self.findings: list[Finding] = []
-        self.assumes_ranges = False
+        self.assumes_ranges, self.least_top = False, candidate_tops(settings.operand_bits)[-1]
         self.observer: PartsObserver | None = None
         self.decisions: list[Decision] = []
 
@@ -131,7 +129,7 @@ class _Checker:
         for step in compilation.remaining() if compilation else ():
             assert compilation is not None
             if step.name == CALIBRATE and self.assumes_ranges:
-                self.assume_ranges(compilation.module, CALIBRATED_BITS)
+                assume_ranges(compilation.module, self.least_top)
                 continue
             self.before(step, compilation)
             whole = compilation.module.clone() if step.level in ("onnx", "cnn") else compilation.module
@@ -194,11 +192,13 @@ class _Checker:
         if step.level == "onnx":
             self.compilation.module = whole
             if step.name == CALIBRATE:
-                self.assume_ranges(whole, CALIBRATED_BITS)
+                self.assumes_ranges = True
+                assume_ranges(whole, self.least_top)
             return True
         if step.name == "onnx-to-cnn":
             self.compilation.module = whole
-            self.assume_ranges(whole, LEAST_BITS)
+            self.assumes_ranges = True
+            assume_ranges(whole, FEWEST_TOP)
             with Refusals().kept():
                 self.compilation.step(step)
                 return True
@@ -211,14 +211,6 @@ class _Checker:
                 self.compilation.step(own)
                 return True
         return False
-
-    def assume_ranges(self, module: ModuleOp, bits: int) -> None:
-        """Ranges for all values, of integers of so many bits."""
-        self.assumes_ranges = True
-        top = integer_range(bits)[1]
-        block = main_function(module).body.block
-        values = [*block.args, *(result for op in block.ops for result in op.results)]
-        write_ranges(module, dict.fromkeys(values, Range(-1.0, 1.0, top)))
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -77,6 +77,8 @@ class Settings:
     - fps: frames a second for which the cores have the fewest PEs. None asks for the most frames.
     - partition: labels of the layers whose kernels are partitioned. NONE is for none, AUTO for those of C-Brain's
       Algorithm 2, MAPPER for those that the mapper maps faster so.
+    - measured: without calibration data, the network is run on random inputs for the ranges of its values. False where
+      no value is asked for: cycles, words and energy depend on no range.
     """
 
     arch: Arch
@@ -90,6 +92,7 @@ class Settings:
     partition: str = NONE
     parallel: bool = False
     fps: float | None = None
+    measured: bool = True
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -275,10 +278,14 @@ class Compilation:
             self.ctx.note = self._noted if step.name in (CHOOSE_SCHEME, PARTITION) else silent
             _pass_of(step.spec).apply(self.ctx, self.module)
             return
-        from cnncc.driver.calibrate import calibrate
+        from cnncc.driver.calibrate import assume_ranges, calibrate
+        from cnncc.quant.split import candidate_tops
 
         _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits
+        if data is None and not self.settings.measured:
+            assume_ranges(self.module, candidate_tops(bits)[-1])
+            return
         self.warnings += calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
 
     def _noted(self, message: str) -> None:

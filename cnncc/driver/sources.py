@@ -137,11 +137,14 @@ def start_compilation(model: Path, options: CompileOptions) -> Compilation:
 def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compilation, list[Step]]:
     """A compilation of an ONNX file, or of IR dumped before nest-to-array, and its steps up to that one.
 
+    It is for counts: without calibration data its values have made-up ranges.
+
     Raises: Refusal, also for IR dumped after that step.
     """
     source = dump_file(source)
     start = resume if source.suffix == ".mlir" else start_compilation
     compilation = start(source, options)
+    compilation.settings = replace(compilation.settings, measured=False)
     if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
         raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
     return compilation, list(compilation.remaining()[: names.index(TO_PROGRAMS) + 1])

@@ -74,6 +74,7 @@ def explore(
     Raises: Refusal; or the exception of a defect, after all other configurations were evaluated.
     """
     start = start_compilation(model, options)
+    start.settings = replace(start.settings, measured=False)
     check_in_turn(start, "explore")
     base, given = start.settings.arch, start.settings.objective
     objectives = [OBJECTIVE_OF[name] for name in measures if name in OBJECTIVE_OF] or [given.name]
