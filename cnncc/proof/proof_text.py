@@ -17,12 +17,13 @@ SCHEMA = 1  # of the JSON; raise it with every change of the format
 def proof_text(proof: Proof) -> Iterator[str]:
     """The lines of docs/proof.md."""
     rows = [(part.name, part.value, f"{part.results:,}", str(part.degree), _state(part)) for part in proof.parts]
-    yield from table([Column("layer", NAME), Column("value", NAME), "results", "degree", Column("", TEXT)], rows)
+    if rows:
+        yield from table([Column("layer", NAME), Column("value", NAME), "results", "degree", Column("", TEXT)], rows)
     yield from proof.differences
     if not proof.differences:
         yield f"{proof.weight_words:,} words of weights and parameters, all scales and host segments: the network's"
     yield from map(str, proof.races)
-    if not proof.races:
+    if proof.steps and not proof.races:
         yield f"{proof.steps:,} instructions: no two engines race for a word of the GLB"
 
 
