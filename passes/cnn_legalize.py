@@ -30,6 +30,7 @@ from cnncc.dialects.cnn import (
     shape,
     value_key,
 )
+from cnncc.passes._onnx.labels import free_name
 
 OPERAND_BITS = 16  # the widest operand; wider values are psums
 
@@ -99,7 +100,9 @@ def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -
     for index, value in enumerate(concat.inputs):
         source = _source(value)
         if source is None or source in placed or not _is_free(source):
-            concat.operands[index] = source = _copied(value, concat, _free(f"{value_key(concat)}.copy{index}", labels))
+            concat.operands[index] = source = _copied(
+                value, concat, free_name(f"{value_key(concat)}.copy{index}", labels)
+            )
             source = _source(source)
         assert source is not None
         placed.add(source)
@@ -147,11 +150,3 @@ def _copy_ops(value: SSAValue, label: StringAttr) -> Iterator[Operation]:
     yield pool
     if whole != image:
         yield ReshapeOp.create(operands=[pool.result], result_types=[whole])
-
-
-def _free(wanted: str, taken: set[str]) -> str:
-    """`wanted`, with a mark if it is taken."""
-    while wanted in taken:
-        wanted += "_"
-    taken.add(wanted)
-    return wanted

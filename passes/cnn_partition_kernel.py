@@ -29,6 +29,7 @@ from cnncc.dialects.cnn import (
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.numerics import integer_range
+from cnncc.passes._onnx.labels import free_name
 from cnncc.weights import Array, WeightStore
 
 
@@ -120,7 +121,7 @@ class _Rewriter:
 
     def _cut(self, conv: ConvOp, layer: Convolution, parts: Partition) -> ConvOp:
         """Small windows of the image, padding included: channel (c * s + y) * s + x is the word at y, x of map c."""
-        label, old = _free(f"{layer.name}.cut", self.labels), layer.window
+        label, old = free_name(f"{layer.name}.cut", self.labels), layer.window
         top, left = old.pad[:2]
         (rows, cols), frames = layer.image, shape(conv.x.type)[0]
         bottom, right = max(0, parts.image[0] - top - rows), max(0, parts.image[1] - left - cols)
@@ -158,7 +159,7 @@ class _Rewriter:
             self.module.attributes["cnn.macs_total"] = IntegerAttr(macs, i64)
 
     def _symbol(self, wanted: str, array: Array) -> str:
-        name = _free(wanted, set(self.globals))
+        name = free_name(wanted, set(self.globals))
         ref = RefAttr(StringAttr(self.store.add(array)))
         op = GlobalOp.create(properties={"sym_name": StringAttr(name), "value": ref, "type": tensor_type(array)})
         self.module.body.block.insert_op_before(op, next(iter(self.module.ops)))
@@ -171,11 +172,3 @@ class _Rewriter:
             op = self.globals.pop(symbol)
             op.detach()
             op.erase()
-
-
-def _free(wanted: str, taken: set[str]) -> str:
-    """`wanted`, with marks if it is taken."""
-    while wanted in taken:
-        wanted += "_"
-    taken.add(wanted)
-    return wanted

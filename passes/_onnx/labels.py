@@ -1,4 +1,4 @@
-"""Labels for the ops of the `cnn` dialect and for their weights. No pass: `onnx-to-cnn` uses it."""
+"""Labels for the ops of the `cnn` dialect and for their weights. No pass."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def tidy(name: str, op_type: str) -> str:
 
 # Parts of a program that are no layers of the network, and the last row of tables.
 OTHERS = ("semaphores", "inputs", "outputs", "total")
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """`wanted`, with marks if it is taken; the result is taken then.
+
+    >>> taken = {"a"}
+    >>> free_name("a", taken), free_name("a", taken)
+    ('a_', 'a__')
+    """
+    while wanted in taken:
+        wanted += "_"
+    taken.add(wanted)
+    return wanted
 
 
 class Labels:
