@@ -6,14 +6,12 @@ products of a layer into operations, one by one, by what the paper says of each 
 
 from __future__ import annotations
 
-import doctest
 import json
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from itertools import product
 from math import prod
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +21,6 @@ from examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cnncc.cbrain import convolution, kernel_partition, memory_order, scheme_choice, schemes
 from cnncc.cbrain.convolution import Convolution, convolutions
 from cnncc.cbrain.kernel_partition import partition, small_windows, window_ranges
 from cnncc.cbrain.memory_order import lines_read, order_cycles
@@ -472,11 +469,3 @@ def test_cbrain_a_map_is_put_in_order_where_that_is_cheaper() -> None:
     layer = Convolution("c", (5, 5), 4, 8, Window((1, 1)))
     assert order_cycles(layer, INTER, CBrain(4, 8), StoredOrder.INTRA) == 75
     assert order_cycles(layer, INTER, CBrain(4, 1), StoredOrder.INTRA) == 4 * 25  # eight turns would read 600 more
-
-
-@pytest.mark.parametrize(
-    "module", [convolution, kernel_partition, memory_order, scheme_choice, schemes], ids=lambda module: module.__name__
-)
-def test_cbrain_examples_of_docstrings(module: ModuleType) -> None:
-    result = doctest.testmod(module)
-    assert result.failed == 0 and result.attempted > 0

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ from fractions import Fraction
 from itertools import chain, product
 from math import inf
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from hypothesis import strategies as st
 from cnncc.dialects._layers import Window
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.tcpa import calculus, chain_layer, pixel_times
 from cnncc.tcpa.calculus import (
     CORRECTED,
     PAPER,
@@ -472,9 +469,3 @@ def test_tcpa_refusals(call: Callable[[], object], message: str) -> None:
     with pytest.raises(Refusal) as refused:
         call()
     assert str(refused.value) == message
-
-
-@pytest.mark.parametrize("module", [calculus, chain_layer, pixel_times], ids=lambda module: module.__name__)
-def test_tcpa_examples_of_docstrings(module: ModuleType) -> None:
-    result = doctest.testmod(module)
-    assert result.failed == 0 and result.attempted > 0
