@@ -148,7 +148,7 @@ class CoreChain:
             regions_in_array_problem(regions, arch)
             or next(filter(None, map(channel_problem, self.channels)), None)
             or liveness_problem(self.as_data)
-            or self.banks_problem(arch)
+            or self.banks_problem(arch, "fewer rows in stripes or channels, or a larger GLB")
         )
 
     def bank_words(self, arch: Arch) -> dict[Bank, dict[str, int]]:
@@ -181,8 +181,8 @@ class CoreChain:
         size = arch.glb.words // arch.glb.banks
         return sum(-(-sum(words.values()) // size) for words in self.bank_words(arch).values())
 
-    def banks_problem(self, arch: Arch) -> str | None:
-        """If tensors take more banks than there are, which ones take the most words."""
+    def banks_problem(self, arch: Arch, remedy: str) -> str | None:
+        """If tensors take more banks than there are, which ones take the most words; and the remedy."""
         size, pools = arch.glb.words // arch.glb.banks, self.bank_words(arch)
         if (needed := self.banks(arch)) <= arch.glb.banks:
             return None
@@ -191,8 +191,7 @@ class CoreChain:
         largest = ", ".join(f"{name} {words}" for words, name in most)
         return (
             f"{total} words of the GLB in {needed} banks of {size} words, {arch.name} has {arch.glb.banks} "
-            f"(glb.banks, CORE-5), glb.words = {arch.glb.words}; the largest are {largest}: fewer rows in stripes or "
-            f"channels, or a larger GLB"
+            f"(glb.banks, CORE-5), glb.words = {arch.glb.words}; the largest are {largest}: {remedy}"
         )
 
 

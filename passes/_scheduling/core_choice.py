@@ -32,6 +32,7 @@ SPARE = 0.7  # of the largest bound: cores with a lower one have PEs to spare
 MOST_TUPLES = 5000  # rectangles of the cores of one cut that are looked at for one bound
 PATIENCE = 24  # combinations that were in vain before the search ends
 MOST_ROWS = 8  # of a stripe
+NO_SPACE = "no other cores take fewer banks; a larger GLB, or layers one after the other (without --parallel)"
 MOST_PACKINGS = 64  # ways to lay rectangles on the array
 
 Shape = tuple[int, int]  # rows and columns of PEs
@@ -160,12 +161,12 @@ class CoreSearch:
                 except Refusal as refusal:
                     self.refusal = refusal
                     continue
-                if problem := chain.banks_problem(self.arch):
+                if problem := chain.banks_problem(self.arch, NO_SPACE):
                     beyond.append((chain.banks(self.arch), problem))
                 else:
                     cuts[0, *rest] = [sum(self.work[first:end]) for first, end in parts]
         if not cuts and beyond:
-            raise Refusal(f"{min(beyond)[1]}, or layers one after the other (without --parallel)")
+            raise Refusal(min(beyond)[1])
         return cuts
 
     def _smallest(self, first: int, end: int) -> CorePlan:
