@@ -145,7 +145,7 @@ class NestCoresPass(ModulePass):
             return search.fastest().chain
         if not arch.clock_mhz:
             raise Refusal(f"fps = {self.fps:g}: {arch.name} has no clock_mhz")
-        return search.fewest_pes(int(arch.clock_mhz * 10**6 / self.fps)).chain
+        return search.fewest_pes(self.fps).chain
 
 
 def _given_chain(module: ModuleOp, given: Sequence[GivenCore], lag: int, arch: Arch) -> CoreChain:

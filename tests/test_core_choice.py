@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from itertools import product
@@ -102,7 +103,7 @@ def test_a_glb_of_too_few_banks_is_refused_before_any_search(tmp_path: Path) -> 
             done("compile", model, *options)
         else:
             message = refused("compile", model, *options)
-            assert "in 4 banks of 1024 words, tcpa-4x4 has 3 (glb.banks" in message
+            assert "in 4 banks of 1,024 words, tcpa-4x4 has 3 (glb.banks" in message
             assert "no other cores take fewer banks; a larger GLB, or layers one after the other" in message
 
 
@@ -128,6 +129,12 @@ def test_options_that_do_not_go_together(options: list[str], message: str, tmp_p
     [
         ('[[core]]\nlayers = ["a"]', "core 1: place is a text, rows x columns of PEs"),
         ('[[core]]\nlayers = "a"\nplace = "1x1@0,0"', "core 1: layers is a list of labels"),
+        ('[[core]]\nlayers = []\nplace = "1x1@0,0"', "core 1: layers is a list of labels, one or more"),
+        ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nkeeps = 0', "core 1: keeps is a whole number, from 1 to"),
+        (
+            'lag = "2"\n[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"',
+            "lag is a whole number, from 1 to 2,147,483,647: not '2'",
+        ),
         ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nrow = 2', "core 1: unknown key 'row'"),
         ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\nkeeps = [2]', "core 1: keeps is a whole number"),
         ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\n[b]\ntof = 2', "beside [[core]] there is no b"),
@@ -148,3 +155,10 @@ def test_a_schedule_file_has_cores(tmp_path: Path) -> None:
     schedule = read_schedule(str(file))
     assert schedule.lag == 2
     assert schedule.cores == (GivenCore(("a", "b"), "1x2@3,0", 1, (0, 1), 4),)
+
+
+def test_a_schedule_in_a_pipe_is_refused(tmp_path: Path) -> None:
+    """It is read several times. The second time it was empty, and the network ran on a single core."""
+    os.mkfifo(tmp_path / "cores.toml")
+    with pytest.raises(Refusal, match=r"cores.toml: a schedule is read several times, and this is a pipe"):
+        read_schedule(str(tmp_path / "cores.toml"))

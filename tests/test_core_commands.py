@@ -155,7 +155,7 @@ def test_all_buffers_of_a_long_lag_count(folder: Path) -> None:
         given = (folder / "net.onnx", "--schedule", folder / "late.toml", "--arch", folder / "banks.toml")
         result = invoke("compile", *given, "-o", folder / "late.cnb")
         if result.exit_code:
-            needed = re.match(r"cnncc: nest-cores: \d+ words of the GLB in (\d+) banks of 64", result.stderr)
+            needed = re.match(r"cnncc: nest-cores: [\d,]+ words of the GLB in (\d+) banks of 64", result.stderr)
             assert needed and int(needed[1]) > banks, result.stderr
             banks = int(needed[1])
 

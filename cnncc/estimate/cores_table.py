@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
-from cnncc.errors import Refusal, one_line
+from cnncc.errors import Refusal, one_line, plural
 from cnncc.estimate.mapped_program import Program
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.stationary import name_of
@@ -167,7 +167,8 @@ def _share(count: float, frames: int) -> str:
 
 def _frames(estimate: Mapping[str, Any]) -> Iterator[str]:
     frames, steady, clock = estimate["frames"], estimate["steady"], estimate["clock_mhz"]
-    total = f"{frames['count']:,} frames take {estimate['cycles']['total']:,}"
+    takes = "takes" if frames["count"] == 1 else "take"
+    total = f"{plural(frames['count'], 'frame')} {takes} {estimate['cycles']['total']:,}"
     yield f"the first frame takes {frames['first']:,} cycles, {total}"
     if steady is None:
         yield "no steady state within these frames: more --frames may show one"

@@ -14,6 +14,7 @@ from xdsl.ir import Region as IrRegion
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._channels import (
+    BUFFERS,
     Channel,
     Link,
     Reader,
@@ -144,11 +145,12 @@ class CoreChain:
     def problem(self, arch: Arch) -> str | None:
         """What keeps an array from running the chain; None if nothing does."""
         regions = [(core.label, core.region) for core in self.cores]
+        remedy = "a smaller lag, " * (self.lag > BUFFERS) + "fewer rows in stripes or channels, or a larger GLB"
         return (
             regions_in_array_problem(regions, arch)
             or next(filter(None, map(channel_problem, self.channels)), None)
             or liveness_problem(self.as_data)
-            or self.banks_problem(arch, "fewer rows in stripes or channels, or a larger GLB")
+            or self.banks_problem(arch, remedy)
         )
 
     def bank_words(self, arch: Arch) -> dict[Bank, dict[str, int]]:
@@ -188,10 +190,10 @@ class CoreChain:
             return None
         total = sum(sum(words.values()) for words in pools.values())
         most = sorted(((words, name) for pool in pools.values() for name, words in pool.items()), reverse=True)[:3]
-        largest = ", ".join(f"{name} {words}" for words, name in most)
+        largest = ", ".join(f"{name} {words:,}" for words, name in most)
         return (
-            f"{total} words of the GLB in {needed} banks of {size} words, {arch.name} has {arch.glb.banks} "
-            f"(glb.banks, CORE-5), glb.words = {arch.glb.words}; the largest are {largest}: {remedy}"
+            f"{total:,} words of the GLB in {needed:,} banks of {size:,} words, {arch.name} has {arch.glb.banks} "
+            f"(glb.banks, CORE-5), glb.words = {arch.glb.words:,}; the largest are {largest}: {remedy}"
         )
 
 

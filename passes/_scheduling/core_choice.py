@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations, islice, pairwise, product
-from math import prod
+from math import floor, prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -102,8 +102,10 @@ class CoreSearch:
                 best, in_vain = other, 0
         return self._refined(best)
 
-    def fewest_pes(self, period: int) -> TimedChain:
-        """The chain with the fewest PEs that takes no more cycles from frame to frame. Raises Refusal for none."""
+    def fewest_pes(self, fps: float) -> TimedChain:
+        """The chain with the fewest PEs that does so many frames a second. Raises Refusal for none."""
+        clock = self.arch.clock_mhz * 10**6
+        period = int(clock / fps)
         for combination in sorted(self._within(period), key=lambda each: (each.pes, each.bound)):
             choice = self._choice(combination, period + 1)
             if choice is not None:
@@ -112,8 +114,8 @@ class CoreSearch:
                     return timed
         best = self.fastest().cycles
         raise Refusal(
-            f"{self.arch.name} has no cores that take {period:,} cycles for a frame: the fewest that were found are "
-            f"{best:,.0f}, {self.arch.clock_mhz * 10**6 / best:,.1f} frames a second"
+            f"{self.arch.name} has no cores that do {fps:,g} frames a second, one in {period:,} cycles: the fewest "
+            f"cycles that were found are {best:,.0f}: ask for {floor(clock / best):,} or less, or take a larger array"
         )
 
     def _refined(self, best: ChosenCores | None) -> ChosenCores:

@@ -140,7 +140,7 @@ def read_schedule(file: str) -> Schedule:
             objective = Objective(name, slack)
         except Refusal as error:
             raise Refusal(f"{file}: {error}") from error
-        (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True)
+        (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True, least=1)
         if cores and (others := [*map(str, tables), *(["[[group]]"] if groups else []), *({*whole} - {"lag"})]):
             raise Refusal(
                 f"{file}: beside [[core]] there is no {others[0]}: cores have all layers, and their own nests"
@@ -176,9 +176,9 @@ def _core(where: str, table: object) -> GivenCore:
     if not isinstance(place, str):
         raise Refusal(f'{where}: place is a text, rows x columns of PEs at a row and a column: place = "1x2@3,0"')
     layers = _labels(where, keys.get("layers"), 'layers = ["pool1", "conv2"], place = "3x4@0,0"')
-    numbers = {"rows": [keys.get("rows", 1)], "keeps": [keys.get("keeps", 0)], "delays": keys.get("delays", [])}
-    rows, keeps, delays = (_whole(where, name, value, name != "delays") for name, value in numbers.items())
-    return GivenCore(layers, place, rows[0], delays, keeps[0])
+    rows, keeps = (_whole(where, name, [keys.get(name, 1)], one=True, least=1)[0] for name in ("rows", "keeps"))
+    delays = _whole(where, "delays", keys.get("delays", []))
+    return GivenCore(layers, place, rows, delays, keeps if "keeps" in keys else 0)
 
 
 def _keys(where: str, table: object, kind: type[GivenGroup | GivenCore]) -> dict[str, Any]:
@@ -192,9 +192,10 @@ def _keys(where: str, table: object, kind: type[GivenGroup | GivenCore]) -> dict
 
 def _labels(where: str, layers: object, example: str) -> tuple[str, ...]:
     """The labels of a list. Raises Refusal where there are none."""
-    if not isinstance(layers, list) or not all(isinstance(name, str) for name in cast("list[object]", layers)):
-        raise Refusal(f"{where}: layers is a list of labels: {example}")
-    return tuple(cast("list[str]", layers))
+    names = cast("list[object]", layers) if isinstance(layers, list) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise Refusal(f"{where}: layers is a list of labels, one or more: {example}")
+    return tuple(cast("list[str]", names))
 
 
 def _group(where: str, table: object) -> GivenGroup:
@@ -217,20 +218,22 @@ def _flag(where: str, name: str, value: object) -> bool:
     return value
 
 
-def _whole(where: str, name: str, value: object, one: bool = False) -> tuple[int, ...]:
+def _whole(where: str, name: str, value: object, one: bool = False, least: int = 0) -> tuple[int, ...]:
     """The whole numbers of a key, of which there may be several, or one. Raises Refusal where there are none."""
     numbers = cast("list[object]", value) if isinstance(value, list) else [None]
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
-    if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
+    if len(whole) < len(numbers) or not all(least <= each <= MOST_NUMBER for each in whole):
         what = "a whole number" if one else "a list of whole numbers"
         given = numbers[0] if one else cast("object", value)
-        said = "it is missing" if given is None else f"not {one_line(str(given), 40)}"
-        raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {said}")
+        said = "it is missing" if given is None else f"not {one_line(repr(given), 40)}"
+        raise Refusal(f"{where}: {name} is {what}, from {least} to {MOST_NUMBER:,}: {said}")
     return whole
 
 
 def _tables(file: str) -> dict[str, object]:
     try:
+        if Path(file).is_fifo():
+            raise Refusal(f"{file}: a schedule is read several times, and this is a pipe: write it to a file")
         return read_toml(read_text(Path(file)), file)
     except UnicodeDecodeError as error:
         raise Refusal(f"{file}: not TOML: {error}") from error

@@ -30,7 +30,7 @@
 // RUN: cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" lag=5}' | filecheck %s --check-prefix LAG
 // LAG: nest.cores "a..b" lag 5
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0" lag=1000000000000}' 2>&1 | filecheck %s --check-prefix ABSURD
-// ABSURD: nest-cores: {{[0-9]+}} words of the GLB in {{[0-9]+}} banks of {{[0-9]+}} words, tcpa-4x4 has
+// ABSURD: nest-cores: {{[0-9,]+}} words of the GLB in {{[0-9,]+}} banks of {{[0-9,]+}} words, tcpa-4x4 has {{.*}}: a smaller lag, fewer rows
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;pool,b" places="1x2@3,0;3x4@1,0"}' 2>&1 | filecheck %s --check-prefix MEET
 // MEET: nest-cores: cores a and pool..b both have PE 3,0 (CHANNEL-1)
