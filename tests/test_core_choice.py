@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,12 @@ from group_cases import random_chain
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import arch_text, load_arch
-from cnncc.dialects.nest import LayerOp
+from cnncc.dialects.nest import LayerOp, Region
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.core_chain import regions_in_array_problem
+from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, regions_in_array_problem
 from cnncc.passes._scheduling.core_choice import cuts_of, places_of
+from cnncc.passes._scheduling.core_mapping import core_layers, fewest_words
 from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -105,6 +106,27 @@ def test_a_glb_of_too_few_banks_is_refused_before_any_search(tmp_path: Path) -> 
             message = refused("compile", model, *options)
             assert "in 4 banks of 1,024 words, tcpa-4x4 has 3 (glb.banks" in message
             assert "no other cores take fewer banks; a larger GLB, or layers one after the other" in message
+
+
+@pytest.mark.parametrize("number", range(examples(8)))
+def test_cuts_that_are_left_out_have_no_space(number: int) -> None:
+    """Cores as the mapper makes them take at least the words of each bank by which cuts are left out."""
+    module = chain(number)
+    real, least = list[CorePlan](), list[CorePlan]()
+    try:
+        graph = LayerGraph.of([op for op in module.walk() if isinstance(op, LayerOp)])
+        ends = [*cuts_of(graph), len(graph.layers)]
+        for first, end in pairwise(ends):
+            part, region = graph.part(first, end), Region(2, 2)
+            real.append(CorePlan(region, part, core_layers(part, region, 1, ARCH).group))
+            least.append(CorePlan(region, part, fewest_words(part, 1)))
+    except Refusal as refusal:
+        assert re.search("leave one of them out|leave the cores", str(refusal)), refusal
+        return
+    words, fewest = (CoreChain.with_fewest_rows(cores).bank_words(ARCH) for cores in (real, least))
+    assert fewest.keys() <= words.keys()
+    for bank, own in fewest.items():
+        assert sum(own.values()) <= sum(words[bank].values()), bank
 
 
 @pytest.mark.parametrize(

@@ -276,3 +276,11 @@ def test_estimate_refuses(tmp_path: Path) -> None:
     ):
         save(replace(binary, metadata=binary.metadata | {"plan": plan}), tmp_path / "other.cnb")
         assert message in refused("estimate", tmp_path / "other.cnb")
+
+
+@pytest.mark.parametrize("command", ["estimate", "reuse"])
+def test_counts_run_no_network_without_samples(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[object]()
+    monkeypatch.setattr("cnncc.driver.calibrate.Evaluator.run", lambda self, feed: runs.append(feed))
+    done(command, LENET, "--batch", 1)
+    assert not runs
