@@ -205,6 +205,12 @@ def parted(module: ModuleOp, names: Sequence[Sequence[str]]) -> tuple[LayerGraph
     flat = [name for part in names for name in part]
     if twice := next((name for name in flat if flat.count(name) > 1), None):
         raise Refusal(f"layer '{twice}' is named twice: a layer runs on one core")
+    labels = [label_of(layer) for layer in layers]
+    if unknown := next((name for name in flat if name not in labels), None):
+        raise Refusal(
+            f"there is no layer '{unknown}' for a core; layers: {', '.join(labels) or 'none'}; "
+            f"what the host computes is on no core (cores.host)"
+        )
     wanted = {name: chosen_layers(module, name) for name in flat}
     parts = [sorted((each for name in part for each in wanted[name]), key=layers.index) for part in names]
     if inside := next((layer for layer in layers if isinstance(layer.parent_op(), GroupOp)), None):

@@ -162,6 +162,7 @@ def test_options_that_do_not_go_together(options: list[str], message: str, tmp_p
         ('[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"\n[b]\ntof = 2', "beside [[core]] there is no b"),
         ('objective = "energy"\n[[core]]\nlayers = ["a"]\nplace = "1x1@0,0"', "beside [[core]] there is no objective"),
         ("lag = 2", "lag is of cores: it has no table [[core]]"),
+        ('[core]\nlayers = ["a"]', "two brackets begin a core: [[core]]; this is a layer 'core'"),
     ],
 )
 def test_what_a_schedule_file_says_of_cores_is_checked(text: str, message: str, tmp_path: Path) -> None:

@@ -401,9 +401,11 @@ def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
     (one := tmp_path / "one.cnb").write_bytes(to_bytes(replace(binary, program=encode_program(assemble("halt")))))
     np.savez(tmp_path / "x.npz", x=images(binary, 2).astype(np.float32))
     assert "takes image by image, no frames in flight: leave out --frames" in refused("run", one, "--frames", 2)
-    assert "hold 2 images, not 3" in refused("run", file, "--frames", 3, "--input", tmp_path / "x.npz")
+    assert "--frames 3: the inputs hold 2 images: --frames 2, or" in refused(
+        "run", file, "--frames", 3, "--input", tmp_path / "x.npz"
+    )
     assert "a timeline shows layers side by side" in refused("run", one, "--timeline", tmp_path / "t.json")
     for command in (("messages", file), ("messages", file, "--at", "0")):
-        assert "messages are shown of programs without core" in refused(*command)
+        assert "`cnncc messages` works for layers one after the other alone" in refused(*command)
     assert "its metadata has no plan" in refused("estimate", file)
     assert "core  ; 0000\n" in done("disasm", file).stdout

@@ -34,7 +34,10 @@ def listing(binary: Binary) -> Iterator[str]:
 def _refuse_cores(binary: Binary) -> None:
     """Rows and tags of a core count within its region: shown as those of the array they would be wrong."""
     if has_cores(binary.instructions):
-        raise Refusal("messages are shown of programs without core; `cnncc disasm` shows the loads and macs of cores")
+        raise Refusal(
+            "`cnncc messages` works for layers one after the other alone; "
+            "`cnncc disasm` shows the loads and macs of cores"
+        )
 
 
 def _summary(inst: Instruction, binary: Binary) -> Iterator[str]:

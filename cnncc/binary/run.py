@@ -226,5 +226,5 @@ def random_inputs(binary: Binary, seed: int = 0, images: int = 1) -> dict[str, A
 def first_images(binary: Binary, inputs: Mapping[str, Array], images: int) -> dict[str, Array]:
     """The first images of inputs. Raises Refusal for fewer."""
     if (there := count_images(binary, inputs)) < images:
-        raise Refusal(f"the inputs hold {plural(there, 'image')}, not {images}")
+        raise Refusal(f"--frames {images}: the inputs hold {plural(there, 'image')}: --frames {there}, or leave it out")
     return {tensor.name: inputs[tensor.name][: images * tensor.shape[0]] for tensor in inputs_of(binary)}

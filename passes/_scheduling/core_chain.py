@@ -213,7 +213,7 @@ def regions_in_array_problem(regions: Sequence[tuple[str, Region]], arch: Arch) 
     if len(regions) + 1 > arch.cores.most:
         return (
             f"{plural(len(regions), 'core')} with PEs and one for the DRAM, {arch.name} has {arch.cores.most} "
-            f"(cores.most, CORE-1): more layers on a core, or another array"
+            f"(cores.most, CORE-1): {'more layers on a core, or ' if arch.cores.most > 1 else ''}another array"
         )
     for label, region in regions:
         if region.row0 + region.rows > arch.rows or region.col0 + region.cols > arch.cols:

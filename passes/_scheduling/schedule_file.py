@@ -258,7 +258,10 @@ def _wrong(label: str, table: object) -> Iterable[Finding]:
             help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
             yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
         elif key not in KEYS:
-            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, *ALONE, OUTPUT)))
+            help_ = hint(key, (*KEYS, *ALONE, OUTPUT))
+            if label in (GROUP, CORE):
+                help_ = f"two brackets begin a {label}: [[{label}]]; this is a layer '{label}'"
+            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=help_)
         elif isinstance(value, bool) or not isinstance(value, int):
             yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
         elif not 1 <= value <= MOST_NUMBER:

@@ -39,7 +39,10 @@
 // OUTSIDE: nest-cores: core a has 1 x 2 PEs from 4,0 on, tcpa-4x4 has 4 x 4 (CORE-1)
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=spatial-4x4 cores="a;pool,b" places="1x2@3,0;3x4@0,0"}' 2>&1 | filecheck %s --check-prefix MOST
-// MOST: nest-cores: 2 cores with PEs and one for the DRAM, spatial-4x4 has 1 (cores.most, CORE-1): more layers on a core, or another array
+// MOST: nest-cores: 2 cores with PEs and one for the DRAM, spatial-4x4 has 1 (cores.most, CORE-1): another array
+
+// RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a;fc" places="1x2@3,0;3x4@0,0"}' 2>&1 | filecheck %s --check-prefix HOST
+// HOST: nest-cores: there is no layer 'fc' for a core; layers: a, pool, b; what the host computes is on no core (cores.host)
 
 // RUN: not cnncc opt %s -p 'nest-cores{arch=tcpa-4x4 cores="a" places="1x2@3,0"}' 2>&1 | filecheck %s --check-prefix LEFT
 // LEFT: nest-cores: layer 'pool' is on no core: all layers are
