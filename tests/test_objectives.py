@@ -15,7 +15,7 @@ import pytest
 from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
 from examples import SEED, examples
 from onnx import helper
-from searches import SHORT_FRONTS, search_with
+from searches import SHORT_FRONTS, forget, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch
 from cnncc.dialects._layers import Window
@@ -41,6 +41,7 @@ from cnncc.model.legal import is_legal
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.util import disk_cache
 
 ARCH = load_arch("spatial-8x8")
 C2 = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
@@ -302,6 +303,34 @@ def test_objectives_of_a_network() -> None:
     assert fewest[0] <= usual[0] <= 1.005 * fewest[0] and usual[2] <= 20_000 < fewest[2]
     assert least_energy[1] <= usual[1] < fewest[1] / 2
     assert words[2] <= min(usual[2], least_energy[2])
+
+
+@pytest.mark.parametrize(("preset", "objective"), [("spatial-8x8", "words"), ("spatial-4x4", "energy")])
+def test_residents_that_cannot_win_are_given_up(
+    preset: str, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CHAIN-4. Fewer searches lead to the same network."""
+    search_with(monkeypatch, SHORT_FRONTS)
+    monkeypatch.setattr(disk_cache, "folder", lambda: None)
+    arch = load_arch(preset)
+    arch, search, file = replace(arch, glb=replace(arch.glb, words=4096)), SearchTask.search, tmp_path / "small.toml"
+    file.write_text(arch_text(arch))
+    given = CompileOptions(str(file), batch=1, calibrate=CALIBRATION, objective=objective)
+    searches, networks = Counter[bool](), list[object]()
+    for is_given_up in (True, False):
+
+        def counted(task: SearchTask, is_given_up: bool = is_given_up) -> Result | None:
+            searches[is_given_up] += 1
+            return search(task)
+
+        forget()
+        with monkeypatch.context() as patch:
+            patch.setattr(SearchTask, "search", counted)
+            if not is_given_up:
+                patch.setattr(Objective, "may_be_better", lambda *_: True)
+            compilation = start_compilation(SAMPLES / "models" / "mnist.onnx", given)
+            networks.append(program_counts(mapped_parts(compilation), arch, causes=False))
+    assert networks[0] == networks[1] and searches[True] < searches[False]
 
 
 @pytest.mark.parametrize("objective", ["cycles", "energy", "edp", "words"])

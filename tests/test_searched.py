@@ -311,6 +311,23 @@ def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShap
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_searches_that_nobody_wants_any_more_are_not_done(processes: int, folder: Path) -> None:
+    told = list[SearchTask]()
+
+    def goes_on(task: SearchTask, result: Result | None) -> bool:
+        assert result == here(task)
+        told.append(task)
+        return len(told) != 2
+
+    assert not search_ahead(TASKS, silent, processes, goes_on)
+    assert len(told) == 2 and len([*folder.iterdir()]) < len(TASKS)
+    assert search_ahead(told, silent, processes, lambda task, result: True)
+    told.clear()
+    assert search_ahead(TASKS[:1], silent, processes, goes_on) and told == TASKS[:1]
+
+
+@pytest.mark.usefixtures("at_once")
 def test_searched_keeps_its_processes(folder: Path, counted: list[LayerShape]) -> None:
     """One that ended is replaced."""
     search_ahead(TASKS[:2], silent, 2)

@@ -210,24 +210,45 @@ def has_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str 
     return searched(shape, arch, budget, dataflow, effort=replace(USUAL, first=True)) is not None
 
 
-def search_ahead(tasks: Sequence[SearchTask], progress: Progress, processes: int | None = None) -> None:
-    """Have the results of all tasks in memory. processes: the most that search; 1: this one alone; None: one a core."""
-    todo = [task for task in dict.fromkeys(tasks) if not _is_known(task)]
+GoesOn = Callable[[SearchTask, Result | None], bool]
+
+
+def search_ahead(
+    tasks: Sequence[SearchTask],
+    progress: Progress,
+    processes: int | None = None,
+    goes_on: GoesOn = lambda task, result: True,
+) -> bool:
+    """Have the results of all tasks in memory.
+
+    - processes: the most that search; 1: this one alone; None: one a core
+    - goes_on: is told each result, those that are known first, and says whether the others are wanted. If not, False is
+      returned, and some may not be there
+    """
+    todo, is_wanted = list[SearchTask](), True
+    for task in dict.fromkeys(tasks):
+        if _is_known(task):
+            is_wanted &= goes_on(task, _found[task])
+        else:
+            todo.append(task)
     processes = min(processes or _cores(), MOST_PROCESSES)
     done, start = 0, time.monotonic()
 
-    def finish(task: SearchTask, result: Result | None) -> None:
-        nonlocal done
+    def finish(task: SearchTask, result: Result | None) -> bool:
+        nonlocal done, is_wanted
         _keep(task, result)
         done += 1
+        is_wanted &= goes_on(task, result)
         progress(f"{done:,} of {len(todo):,} mappings", done, len(todo))
+        return is_wanted
 
-    while done < len(todo):
+    while is_wanted and done < len(todo):
         left = todo[done:]
         if time.monotonic() - start > ALONE_S and (count := min(processes, len(left))) > 1:
             _side_by_side(left, count, finish)
         else:
             finish(left[0], left[0].search())
+    return is_wanted
 
 
 def _cores() -> int:
@@ -364,8 +385,8 @@ def _end_all() -> None:
     _end(list(_processes))
 
 
-def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[SearchTask, Result | None], None]) -> None:
-    """Say each result as it comes."""
+def _side_by_side(tasks: Sequence[SearchTask], count: int, goes_on: GoesOn) -> None:
+    """Say each result as it comes, until the others are not wanted."""
     processes, idle = _started(count), SimpleQueue[subprocess.Popen[bytes]]()
     for process in processes:
         idle.put(process)
@@ -389,9 +410,11 @@ def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[Searc
         for future in as_completed(futures):
             # A process that was ended, or in which the search has a defect: it is searched, or fails, here.
             task, lost = futures[future], future.exception()
-            done(task, task.search() if lost else future.result())
+            if not goes_on(task, task.search() if lost else future.result()):
+                return
         for task in tasks if not processes else ():
-            done(task, task.search())
+            if not goes_on(task, task.search()):
+                return
     except BaseException:
         _end_all()
         raise

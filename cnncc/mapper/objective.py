@@ -80,6 +80,13 @@ class Objective:
         most = (1 + self.slack) * min(fewest, *(figures.cycles for figures in networks))
         return min(range(len(networks)), key=lambda number: self._rank(networks[number], most))
 
+    def may_be_better(self, least: Figures, others: Sequence[Figures]) -> bool:
+        """CHAIN-4. Whether a network that takes at least so much may be better than all of some others.
+
+        Where cycles are the objective, it may: the slack of all counts from the fewest cycles of any.
+        """
+        return self.name == "cycles" or all(self._rank(least, inf) < self._rank(other, inf) for other in others)
+
     def _rank(self, figures: Figures, most: float) -> tuple[float, int]:
         """The lower, the better. most: cycles that a network may take if these are minimised."""
         cycles, cost = figures

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,8 +14,10 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.block_sizes import least_words
-from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead, searched
+from cnncc.mapper.cached_search import GoesOn, SearchTask, has_mapping, search_ahead, searched
+from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective, Prices
+from cnncc.mapper.search import Result
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
@@ -162,18 +165,31 @@ class Candidates:
         least = [*sizes, enough][bisect_left(sizes, True, key=fits)]
         return self._named(layer, glb_too_small(self.arch, budget, least))
 
-    def search_ahead(self, wanted: Sequence[WantedMapping]) -> None:
-        """Search for all of these side by side; `best` and `faster` then find the results in memory."""
+    def search_ahead(self, wanted: Sequence[WantedMapping], may_win: Callable[[float], bool] | None = None) -> bool:
+        """Search for all of these side by side; `best` and `faster` then find the results in memory.
+
+        may_win: whether a network may be the best whose layers cost at least so much together. If not, False is
+        returned, and some results may not be there.
+        """
         searches = [each for each in wanted if self.is_searched(each.layer) and each.layer.kind.data != "copy"]
         tasks = [
             SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick, prices=self.prices)
             for layer, budget, below, quick in searches
         ]
-        self.search_tasks(tasks)
+        if may_win is None:
+            return self.search_tasks(tasks)
+        costs, times = self.prices.costs, Counter(tasks)
+        least = {task: least_cost(task.shape, task.arch, task.budget, costs) for task in times}
 
-    def search_tasks(self, tasks: Sequence[SearchTask]) -> None:
-        """Do these searches side by side."""
-        search_ahead(tasks, self._progress, self.context.processes)
+        def goes_on(task: SearchTask, result: Result | None) -> bool:
+            least[task] = result.front[0].cost if result else least[task]
+            return may_win(sum(cost * times[each] for each, cost in least.items()))
+
+        return self.search_tasks(sorted(times, key=least.__getitem__, reverse=True), goes_on)
+
+    def search_tasks(self, tasks: Sequence[SearchTask], goes_on: GoesOn = lambda task, result: True) -> bool:
+        """Do these searches side by side. goes_on: as for `cached_search.search_ahead`."""
+        return search_ahead(tasks, self._progress, self.context.processes, goes_on)
 
     def _progress(self, what: str, done: float = 0, total: float = 0, /) -> None:
         self.context.progress(f"{self.name}: {what}", done, total)

@@ -26,6 +26,7 @@ from cnncc.dialects import nest
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.transfer_bound import NEVER
@@ -37,7 +38,7 @@ from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_program import copies_cost, network_cycles
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import prefetched_layers
+from cnncc.passes._scheduling.prefetch import prefetched_layers, resident_values
 from cnncc.passes._scheduling.residency import (
     all_fit,
     ends_streamed,
@@ -128,15 +129,17 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
     given = (layer for layer in network.layers if not candidates.is_searched(layer))
     fixed = {root for layer in given for root in network.operands(layer).values()}
     free = [value for value in values if value.root not in fixed]
+    choices = list[_Mapped]()
     if of_all := _all_resident(network, values, candidates):
-        choices = [of_all]
+        choices.append(of_all)
     else:
-        residents = resident_choices(network, values, free, candidates.arch, candidates.objective)
-        choices = [_fitting(network, resident, candidates) for resident in residents]
+        for resident in resident_choices(network, values, free, candidates.arch, candidates.objective):
+            with suppress(_NoBetter):
+                choices.append(_fitting(network, resident, candidates, choices))
     first = _best(choices, candidates)
     for resident in ends_streamed(network, first.resident, free, candidates.arch, first.figures.cycles):
-        with suppress(GlbTooSmall):
-            choices.append(_fitting(network, resident, candidates))
+        with suppress(GlbTooSmall, _NoBetter):
+            choices.append(_fitting(network, resident, candidates, choices))
     best = _best(choices, candidates)
     return best._replace(fewest=min(each.fewest for each in choices))
 
@@ -155,11 +158,14 @@ def _best(choices: Sequence[_Mapped], candidates: Candidates) -> _Mapped:
     return choices[candidates.objective.best([each.figures for each in choices], fewest)]
 
 
-def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates) -> _Mapped:
-    """Mappings with these values resident, or as many of them as fit. Raises Refusal."""
+def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates, others: Sequence[_Mapped]) -> _Mapped:
+    """Mappings with these values resident, or as many of them as fit.
+
+    others: with other residents. Raises Refusal, and _NoBetter as `_mappings` does.
+    """
     while True:
         try:
-            return _mappings(network, resident, candidates)
+            return _mappings(network, resident, candidates, others)
         except _GlbOverflow as overflow:
             fewer = without_largest(resident, overflow.number)
             if fewer is None:
@@ -167,12 +173,28 @@ def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates
             resident = fewer
 
 
-def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> _Mapped:
+class _NoBetter(Exception):
+    """With these residents no network is better than one with others."""
+
+
+def _mappings(
+    network: Network, resident: Sequence[Value], candidates: Candidates, others: Sequence[_Mapped] = ()
+) -> _Mapped:
     """Mappings with exactly these values resident.
 
-    Raises _GlbOverflow, _StreamedByMapping, Refusal.
+    others: with other residents. The search ends where no network with these can be better (CHAIN-4).
+
+    Raises _GlbOverflow, _StreamedByMapping, _NoBetter, Refusal.
     """
     budgets = dict(glb_budgets(network, resident, candidates.arch))
+    cycles = sum(ideal_cycles(layer_shape(layer), candidates.arch) for layer in budgets if layer.kind.data != "copy")
+    copies, known = copies_cost(network, resident, candidates.prices.costs), [each.figures for each in others]
+
+    def may_win(cost: float) -> bool:
+        return candidates.objective.may_be_better(Figures(cycles, cost + copies), known)
+
+    if not candidates.search_ahead([WantedMapping(*each) for each in budgets.items()], may_win):
+        raise _NoBetter
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
     chain = _best_chain(network, tried, candidates)
@@ -189,7 +211,6 @@ def _first_candidates(
     """The best mapping of each layer in its budget."""
     tried, refusals = list[LayerCandidates](), Refusals()
     failed = list[tuple[LayerOp, GlbBudget, GlbTooSmall]]()
-    candidates.search_ahead([WantedMapping(layer, budget) for layer, budget in budgets.items()])
     for layer, budget in budgets.items():
         try:
             fastest, *cheaper = candidates.front(layer, budget)
@@ -307,7 +328,7 @@ def _best_chain(
     budgets, fastest = [each.budget.words for each in tried], [len(each.mappings) for each in tried]
     best = best_choices(choices, fastest, budgets, candidates.objective, arch, run, known)
     numbers, (cycles, cost) = best.numbers, best.figures
-    cost += copies_cost(network, with_groups(_nests(chosen(numbers)), groups), costs)
+    cost += copies_cost(network, resident_values(network, with_groups(_nests(chosen(numbers)), groups)), costs)
     return _Chain(chosen(numbers), Figures(cycles, cost), best.fewest, chosen(best.fastest))
 
 

@@ -31,6 +31,7 @@ from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_program import copies_cost, network_cycles, part_label
 from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.prefetch import resident_values
 from cnncc.passes._scheduling.smaller_budgets import choice_of
 
 MOST_PATHS = 64  # to a layer
@@ -112,7 +113,8 @@ class GroupChoice:
         grouped = {layer for group in groups for layer in group.layers}
         cost = sum(cost for layer, cost in layers.costs(costs).items() if layer not in grouped)
         cost += sum(group.cost(self.arch, costs) for group in groups)
-        return cost + copies_cost(Network(self.network.func, [group.layers for group in groups]), nests, costs)
+        network = Network(self.network.func, [group.layers for group in groups])
+        return cost + copies_cost(network, resident_values(network, nests), costs)
 
     def figures(self, groups: Sequence[LayerGroup], layers: MappedLayers | None = None) -> Figures:
         """The cycles and the cost of the network with these groups. layers: see `run`."""

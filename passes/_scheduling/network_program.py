@@ -12,7 +12,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import Part, copies, program_cycles
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.layer_groups import LayerGroup
-from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import input_words, lifetimes, output_words, prefetched_layers
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.passes.array_allocate import fits
@@ -61,7 +61,7 @@ def part_label(network: Network, layer: LayerOp) -> str:
     return f"layer {network.number[layer]}"
 
 
-def copies_cost(network: Network, nests: Mapping[LayerOp, nest.Mapping], costs: Energy) -> float:
-    """The cost of copies before the first layer and behind the last one."""
-    cost = sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)
-    return cost + sum(output_words(network, nests)) * (costs.glb_read + costs.dram_write)
+def copies_cost(network: Network, resident: Sequence[Value], costs: Energy) -> float:
+    """The cost of copies of resident values before the first layer and behind the last one."""
+    cost = sum(value.words for value in network.copied_in(resident)) * (costs.dram_read + costs.glb_write)
+    return cost + sum(value.words for value in network.copied_out(resident)) * (costs.glb_read + costs.dram_write)

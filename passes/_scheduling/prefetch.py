@@ -34,7 +34,7 @@ def lifetimes(
     def add(name: str, words: int, first: int, last: int) -> None:
         lives[name] = Lifetime(name, words, first, last)
 
-    for i, value in enumerate(_resident(network, mappings)):
+    for i, value in enumerate(resident_values(network, mappings)):
         add(f"value {i}", value.words, value.first * times, value.last * times + times - 1)
     grouped = {layer for group in groups for layer in group.layers}
     for layer in (layer for layer in mappings if layer not in grouped):
@@ -58,7 +58,7 @@ def prefetched_layers(
 ) -> list[LayerOp]:
     """The layers whose weights the GLB has words for. mappings: of all layers. Layers in groups wait for theirs."""
     lives = lifetimes(network, arch, mappings, groups)
-    in_glb, fitting = {value.root for value in _resident(network, mappings)}, list[LayerOp]()
+    in_glb, fitting = {value.root for value in resident_values(network, mappings)}, list[LayerOp]()
     grouped = {layer for group in groups for layer in group.layers}
     ends = {network.number[group.layers[0]]: len(group.parts) - 1 for group in groups}
     headless = {network.number[group.layers[0]] for group in groups if not group.has_head}
@@ -77,15 +77,15 @@ def prefetched_layers(
 
 def input_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
     """Words of each input that is copied to the GLB before the first layer, which may be prefetched meanwhile."""
-    return [value.words for value in network.copied_in(_resident(network, mappings))]
+    return [value.words for value in network.copied_in(resident_values(network, mappings))]
 
 
 def output_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
     """Words of each result of the network that is copied from the GLB to DRAM behind the last layer."""
-    return [value.words for value in network.copied_out(_resident(network, mappings))]
+    return [value.words for value in network.copied_out(resident_values(network, mappings))]
 
 
-def _resident(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[Value]:
+def resident_values(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[Value]:
     """The values that no mapping streams."""
     streamed = {
         root
