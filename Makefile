@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long bugs mutants lint types pytest clean
+.PHONY: demo dev test test-long bugs mutants lint types pytest clean
 
 demo: .venv/.installed
 	$(BIN)/python samples/demo.py
+
+# What tests, lint and types need; each of the targets below sets it up, too.
+dev: .venv/.installed-dev
 
 test: lint types pytest
 

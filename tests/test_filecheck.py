@@ -28,10 +28,11 @@ FILES = sorted(FOLDER.rglob("*.mlir"))
 RUN_LINE = re.compile(r"^//\s*RUN:\s*(.*)", re.MULTILINE)
 
 
-def run_opt_text(args: list[str], refused: bool) -> str:
-    """What `cnncc opt` prints; with `refused`, the message of the refusal that must come."""
+def run_opt_text(args: list[str], refused: bool, notes: bool) -> str:
+    """What `cnncc opt` prints, with its notes if wanted; with `refused`, the message of the refusal that must come."""
     stdout = io.StringIO()
-    with contextlib.redirect_stdout(stdout):
+    errors = contextlib.redirect_stderr(stdout) if notes else contextlib.nullcontext()
+    with contextlib.redirect_stdout(stdout), errors:
         if not refused:
             run_opt(args)
             return stdout.getvalue()
@@ -51,7 +52,7 @@ def check_run_line(line: str, file: Path) -> None:
     refused = commands[0][0] == "not"
     tool = commands[0][1:] if refused else commands[0]
     assert tool[:2] == ["cnncc", "opt"], f"{file}: cannot run {line}"
-    output = run_opt_text(tool[2:], refused)
+    output = run_opt_text(tool[2:], refused, "2>&1" in line)
     for command in commands[1:]:
         assert command[0] == "filecheck", f"{file}: cannot run {line}"
         options = parse_argv_options(command)
@@ -70,6 +71,16 @@ def test_filecheck_file(file: Path) -> None:
 def test_filecheck_finds_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "wrong.mlir"
     file.write_text("// RUN: cnncc opt %s | filecheck %s\n// CHECK: no such line\nfunc.func @f() {func.return}\n")
+    with pytest.raises(AssertionError, match="printed"):
+        test_filecheck_file(file)
+
+
+def test_filecheck_finds_notes(tmp_path: Path) -> None:
+    file = tmp_path / "note.mlir"
+    check = "filecheck %s\n// CHECK: nest-normalise: nothing to do\nfunc.func @f() {func.return}\n"
+    file.write_text(f"// RUN: cnncc opt %s -p nest-normalise 2>&1 | {check}")
+    test_filecheck_file(file)
+    file.write_text(f"// RUN: cnncc opt %s -p nest-normalise | {check}")
     with pytest.raises(AssertionError, match="printed"):
         test_filecheck_file(file)
 

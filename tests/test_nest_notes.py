@@ -8,6 +8,7 @@ import pytest
 
 from cnncc.driver.opt_main import run_opt
 from cnncc.errors import Refusal
+from cnncc.universe import PASSES
 
 LAYERS = """func.func @main(%x: tensor<1x3x7x5xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3>
@@ -40,6 +41,13 @@ BY_HAND = [
 ]
 WITHOUT = ["nest-tile", "nest-permute", "nest-unroll", "nest-stage"]
 EVERY = sorted({name for name, *_ in BY_HAND} | {"nest-normalise", "nest-assign-mapping"})
+
+
+OTHERS = {"nest-cores", "nest-group", "nest-to-array", "nest-to-scf"}  # they are told of no layer, or take all
+
+
+def test_nest_notes_of_every_pass() -> None:
+    assert {name for name in PASSES if name.startswith("nest-")} - OTHERS == {*EVERY}
 
 
 def opt(tmp_path: Path, text: str, passes: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from examples import examples
+from examples import SEED, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, any_mappings, cases, layer_of, lowered
@@ -30,6 +30,7 @@ from cnncc.passes.nest_split import NestSplitPass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_unroll import NestUnrollPass
+from cnncc.universe import PASSES
 
 ARCH = "spatial-8x8"
 Random = np.random.Generator
@@ -92,6 +93,18 @@ DIRECTED: dict[type[ModulePass], tuple[list[ModulePass], ModulePass | None]] = {
     NestKeepPass: ([NestKeepPass(("r", "s"))], NestKeepPass(("r", "r"))),
     NestNormalisePass: ([NestUnrollPass("k", "cols"), NestUnrollPass("h", "rows"), NestNormalisePass()], None),
 }
+
+
+# They choose mappings, or lead to another level.
+OTHERS = ("nest-assign-mapping", "nest-cores", "nest-group", "nest-to-array", "nest-to-scf")
+
+
+def test_every_nest_pass_is_tested() -> None:
+    """In `DIRECTED` and `random_pass`."""
+    names = {name for name in PASSES if name.startswith("nest-")} - {*OTHERS}
+    assert names == {pass_.name for pass_ in DIRECTED}
+    rng, mapping = np.random.default_rng(SEED), Mapping(tuple(Loop(dim) for dim in DIMS))
+    assert names == {random_pass(rng, mapping).name for _ in range(500)}
 
 
 @pytest.mark.parametrize("pass_", DIRECTED)
