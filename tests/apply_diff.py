@@ -20,7 +20,7 @@ def applied(text: str, diff: str) -> str:
         old, new = ("".join(line for mark, line in marked if mark != without) for without in "+-")
         if text.count(old) != 1:
             raise ValueError(
-                f"stands there {text.count(old)} times, not once; a page quotes it, so change both:\n{old}"
+                f"stands there {text.count(old)} times, not once; a page quotes it: change both:\n{old}"
             )
         text = text.replace(old, new)
     return text
