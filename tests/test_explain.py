@@ -127,6 +127,10 @@ def test_explain_limit_is_bandwidth_where_the_dma_is_always_busy() -> None:
     stall |= {"dram_latency_activations": 400, "dram_bandwidth_activations": 90, "write_port": 450}
     assert limit_of({"total": 1000, "compute": 60, "dma": 899, "stall": stall}) == ("write_port", 450)
     assert limit_of({"total": 1000, "compute": 60, "dma": 900, "stall": stall}) == ("dram_bandwidth_activations", 490)
+    stall |= {"dram_latency_activations": 0, "dram_bandwidth_activations": 99, "dram_latency_weights": 0}
+    assert limit_of({"total": 1000, "compute": 451, "dma": 900, "stall": stall}) == ("write_port", 450)
+    stall |= {"dram_latency_weights": 1}
+    assert limit_of({"total": 1000, "compute": 450, "dma": 900, "stall": stall}) == ("dram_bandwidth_activations", 99)
 
 
 @pytest.mark.parametrize(("waits", "limit"), [(99, (COMPUTE, 850)), (100, ("write_port", 100))])

@@ -75,13 +75,17 @@ def charged(cycles: Mapping[str, Any]) -> int:
 def limit_of(cycles: Mapping[str, Any]) -> tuple[str, int]:
     """The cause of the most idle cycles, or `compute` if it has few; and its cycles.
 
-    If the DMA is busy almost all the time, its latency counts as its bandwidth: other words move meanwhile.
+    If the DMA is busy almost all the time, its latency counts as its bandwidth: other words move meanwhile. If the
+    array waits for it, it is the limit then, whatever else the array waits for: the words take that long to move.
     """
     stall = cycles["stall"]
     if cycles["dma"] >= BUSY * cycles["total"]:
-        stall = dict(stall)
-        for moved in MOVED:
-            stall[f"dram_bandwidth_{moved}"] += stall.pop(f"dram_latency_{moved}")
+        dram = {
+            f"dram_bandwidth_{moved}": stall[f"dram_bandwidth_{moved}"] + stall[f"dram_latency_{moved}"]
+            for moved in MOVED
+        }
+        if sum(dram.values()) >= FEW * charged(cycles):
+            return max(dram.items(), key=itemgetter(1))
     cause, most = max(stall.items(), key=itemgetter(1))
     return (COMPUTE, cycles[COMPUTE]) if most < min(FEW * charged(cycles), cycles[COMPUTE]) else (cause, most)
 
