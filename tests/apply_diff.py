@@ -19,9 +19,7 @@ def applied(text: str, diff: str) -> str:
         marked = [(line[:1].strip() or " ", line[1:] or "\n") for line in lines]
         old, new = ("".join(line for mark, line in marked if mark != without) for without in "+-")
         if text.count(old) != 1:
-            raise ValueError(
-                f"stands there {text.count(old)} times, not once; a page quotes it: change both:\n{old}"
-            )
+            raise ValueError(f"stands there {text.count(old)} times, not once; a page quotes it: change both:\n{old}")
         text = text.replace(old, new)
     return text
 

@@ -122,10 +122,10 @@ ARRAYS = (
     ("rows = 8", "rows = 0", "rows = 0 is outside 1 to 32"),
     ("rows = 8", "rows = -3", "rows = -3 is outside 1 to 32"),
     ("rows = 8", "rows = 33", "rows = 33 is outside 1 to 32"),
-    ("rows = 8", "rows = 8.0", "rows must be a whole number, not 8.0"),
-    ("rows = 8", 'rows = "8"', "rows must be a whole number, not '8'"),
-    ("rows = 8", "rows = true", "rows must be a whole number, not True"),
-    ("rows = 8", "rows = [8]", "rows must be a whole number"),
+    ("rows = 8", "rows = 8.0", "rows is a whole number, not 8.0"),
+    ("rows = 8", 'rows = "8"', "rows is a whole number, not '8'"),
+    ("rows = 8", "rows = true", "rows is a whole number, not true"),
+    ("rows = 8", "rows = [8]", "rows is a whole number"),
     ("rows = 8", "row = 8", "unknown key 'row'; did you mean 'rows'?"),
     ("rows = 8", "", "key 'rows' is missing"),
     ("rows = 8", "rows = 8\nlanes = 2", "unknown key 'lanes'"),
@@ -134,10 +134,13 @@ ARRAYS = (
     ("psum_bits = 32", "psum_bits = 49", "psum_bits = 49 is outside 16 to 48"),
     ("weight_words = 112", "weight_words = 0", "[pe]: weight_words = 0"),
     ("weight_words = 112", "", "[pe]: key 'weight_words' is missing"),
-    ("words = 65536", "words = 1e6", "[glb]: words must be a whole number"),
+    ("words = 65536", "words = 1e6", "[glb]: words is a whole number"),
     ("[glb]", "[global]", "unknown key 'global'"),
     (PRESET, 'name = "x"\nrows = 8\ncols = 8\npe = 3', "[pe] must be a table"),
-    ("n2n = true", "n2n = 1", "n2n must be a bool"),
+    ("n2n = true", "n2n = 1", "[links]: n2n is true or false, not 1"),
+    ('name = "spatial-8x8"', "name = 2020-01-01", "name is a text, not 2020-01-01"),
+    ('name = "spatial-8x8"', r'name = "a\u001b[31m"', r"name is a text of printable characters, not 'a\x1b[31m'"),
+    ('name = "spatial-8x8"', 'name = " "', "name is a text of printable characters, not ' '"),
     (PRESET, "rows 8", "not TOML"),
     (PRESET, "", "key 'name' is missing"),
     (PRESET, "\0", "not TOML"),
@@ -152,6 +155,11 @@ def test_cli_bad_array(old: str, new: str, message: str, folder: Path) -> None:
         said = refuses(folder, *command, "mine.toml")
         assert message in said
         assert "mine.toml" in said
+
+
+def test_cli_array_with_a_byte_order_mark(folder: Path) -> None:
+    Path("mine.toml").write_bytes(b"\xef\xbb\xbf" + PRESET.encode())
+    assert "rows = 8" in done("arch", "show", "mine.toml").stdout
 
 
 def test_cli_array_that_is_no_file(folder: Path) -> None:
@@ -266,6 +274,18 @@ def test_cli_process_says_one_line(folder: Path) -> None:
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr.startswith("cnncc: missing.onnx")
     assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"), [("/dev/full", 1, "cannot be written: No space left"), ("", 0, "")]
+)
+def test_cli_process_with_a_full_or_closed_output(target: str, code: int, said: str, folder: Path) -> None:
+    script = f'"$@" >{target or "&-"}'
+    found = subprocess.run(
+        ["sh", "-c", script, "sh", *CNNCC, "arch", "show", "spatial-8x8"], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stderr.count("\n")) == (code, code), found.stderr
+    assert said in found.stderr
 
 
 @pytest.mark.parametrize("command", [

@@ -129,6 +129,14 @@ def test_cuts_that_are_left_out_have_no_space(number: int) -> None:
         assert sum(own.values()) <= sum(words[bank].values()), bank
 
 
+def test_what_the_host_has_is_an_operator(tmp_path: Path) -> None:
+    array = tmp_path / "array.toml"
+    arch = load_arch("tcpa-4x4")
+    array.write_text(arch_text(replace(arch, cores=replace(arch.cores, host=("Softmax", "Gem")))))
+    said = refused("compile", ROOT / "samples/models/mnist.onnx", "--arch", array, "--parallel", "layers")
+    assert "cores.host: there is no operator 'Gem'; did you mean 'Gemm'?" in said
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -305,12 +305,12 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
     "parts of a key": ("--arch", "[" + "a." * DEEP + "b]", "a key has more than 32 parts between dots"),
     "tables in tables": ("--groups", "a = " + "{b=" * DEEP, "nested too deeply"),
     "digits": ("--schedule", '["c1"]\ntoy = ' + "9" * DEEP, "not TOML: "),
-    "a number": ("--schedule", f'["c1"]\ntoy = {1 << 62}', "a number from 1 to 2,147,483,647 is expected"),
+    "a number": ("--schedule", f'["c1"]\ntoy = {1 << 62}', "toy is from 1 to 2,147,483,647"),
     "groups": ("--groups", "[[group]]\n" * 1000, " 1000 problems"),
     "layers": (
         "--groups",
         "[[group]]\nlayers = [" + '"c1",' * DEEP + f"]\nrows = {MANY}",
-        "group 1: rows is a whole number, from 0 to 2,147,483,647: ",
+        "group 1: rows is a whole number, from 1 to 2,147,483,647: ",
     ),
 }
 

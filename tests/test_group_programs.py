@@ -276,8 +276,8 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     [
         ("layers = 3\nrows = 1", "group 1: layers is a list of labels"),
         ('layers = ["a", 3]\nrows = 1', "group 1: layers is a list of labels"),
-        ('layers = ["a", "b"]', "group 1: rows is a whole number, from 0 to 2,147,483,647: it is missing"),
-        ('layers = ["a", "b"]\nrows = true', "group 1: rows is a whole number, from 0 to 2,147,483,647: not True"),
+        ('layers = ["a", "b"]', "group 1: rows is a whole number, from 1 to 2,147,483,647: it is missing"),
+        ('layers = ["a", "b"]\nrows = true', "group 1: rows is a whole number, from 1 to 2,147,483,647: not True"),
         ('layers = ["a", "b"]\nrows = 1\ndelays = [0, -1]', "group 1: delays is a list of whole numbers"),
         ('layers = ["a", "b"]\nrows = 1\nkeeps = 4', "group 1: keeps is a list of whole numbers"),
         ('layers = ["a", "b"]\nrow = 1', "group 1: unknown key 'row'"),

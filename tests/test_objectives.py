@@ -386,6 +386,7 @@ def test_schedule_says_objective_and_residents(tmp_path: Path, monkeypatch: pyte
         ("slack = true", "an objective is a text, a slack a number"),
         ("slack = -1", "the slack is a share of the fewest cycles from 0 to 10, not -1"),
         (f"slack = 1{'0' * 400}", "the slack is a share of the fewest cycles from 0 to 10, not 1000000000000 …"),
+        ('objective = "words"\nslack = 0.1', "slack has no effect with the objective words"),
         ('["c1"]\noutput = "gone"', 'expected "resident" or "streamed"'),
         ('["c9"]\noutput = "resident"', "there is no such layer"),
     ],

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from datetime import date
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -264,9 +265,14 @@ def said_keys(table: object) -> dict[str, Any]:
     return said
 
 
+def _shown(value: object) -> str:
+    """A value as TOML has it, if it is no table or list."""
+    return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, date) else repr(value)
+
+
 def _number(where: str, name: str, kind: type, key: Key, value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-        raise Refusal(f"{where}: {name} must be a {'whole ' if kind is int else ''}number, not {value!r}")
+        raise Refusal(f"{where}: {name} is a {'whole ' if kind is int else ''}number, not {_shown(value)}")
     if key.only and value not in key.only:
         raise Refusal(f"{where}: {name} is {' or '.join(map(str, key.only))}, not {value}")
     if not key.least <= value <= key.most:
@@ -294,7 +300,8 @@ def _names(where: str, name: str, value: object) -> tuple[str, ...]:
     names = list(cast("list[object] | tuple[object]", value)) if isinstance(value, list | tuple) else [None]
     texts = tuple(each for each in names if isinstance(each, str))
     if len(texts) < len(names):
-        raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {value!r}')
+        given = _shown(cast("object", value))
+        raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {given}')
     return texts
 
 
@@ -309,7 +316,9 @@ def _value(where: str, name: str, type_: Any, value: object) -> object:
     if kind in (int, float):
         return _number(where, name, kind, key, value)
     if not isinstance(value, kind):
-        raise Refusal(f"{where}: {name} must be a {kind.__name__}, not {value!r}")
+        raise Refusal(f"{where}: {name} is {'a text' if kind is str else 'true or false'}, not {_shown(value)}")
+    if isinstance(value, str) and not (value.isprintable() and value.strip()):
+        raise Refusal(f"{where}: {name} is a text of printable characters, not {_shown(value)}")
     return value
 
 

@@ -27,6 +27,7 @@ from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
 from cnncc.util.garbage import collect_rarely
 
 NO_COMMANDS = ("main", "options")  # modules of this package
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 SENTENCE_LIMIT = 500  # characters: no first sentence of a command's help is that long
 
 # numpy reads it when it is first imported, which the commands do. Why one thread: the matrix products of a program are
@@ -95,6 +96,10 @@ class _Commands(click.Group):
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader has gone: click's business
+            if isinstance(error, OSError) and error.errno in CANNOT_WRITE and error.filename is None:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it ends
+                click.echo(f"cnncc: standard output cannot be written: {error.strerror}", err=True)
+                sys.exit(1)
             if os.environ.get("CNNCC_TRACEBACK") == "1":
                 traceback.print_exc()
             message = one_line(str(error), MESSAGE_LIMIT - 150)

@@ -279,7 +279,8 @@ def streams_in_blocks(layer: LayerOp) -> bool:
 def glb_blocks(module: ModuleOp) -> str:
     """How many layers of a scheduled `nest` module move activations in blocks; empty where none does."""
     layers = [streams_in_blocks(op) for op in module.walk() if isinstance(op, LayerOp)]
-    return f"{sum(layers):,} of {len(layers):,} layers move activations through it in blocks" if any(layers) else ""
+    of = f"{sum(layers):,} of {plural(len(layers), 'layer')} {'move' if len(layers) > 1 else 'moves'}"
+    return f"{of} activations through it in blocks" if any(layers) else ""
 
 
 def layers_in_blocks(module: ModuleOp) -> list[Finding]:

@@ -20,9 +20,11 @@ from cnncc.arch.model import Arch, array_title
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
-from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.mapper.objective import Objective
+from cnncc.passes._onnx.layers import READERS
 from cnncc.passes._onnx.placement import HOST
+from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes._scheduling.schedule_file import objective_of
@@ -308,8 +310,16 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
 
 
 def mark_host_operators(module: ModuleOp, operators: Sequence[str]) -> None:
-    """Note in an imported module the operators that the host computes although the array could."""
+    """Note in an imported module the operators that the host computes although the array could.
+
+    Raises Refusal for what is no operator of ONNX.
+    """
+    from onnx import defs
+
     module.attributes.pop(HOST, None)
+    on_array = {*READERS, *(name if isinstance(name, str) else name[1] for name in QUANTISED_READERS)}
+    if unknown := next((name for name in operators if name not in on_array and not defs.has(name)), None):
+        raise Refusal(f"cores.host: there is no operator '{one_line(unknown, 40)}'; {hint(unknown, sorted(on_array))}")
     if operators:
         module.attributes[HOST] = ArrayAttr(map(StringAttr, operators))
 

@@ -25,7 +25,6 @@ from cnncc.util.progress import Progress
 
 MOST_BUDGETS = 64  # times a layer's budget: how far a mapping is looked for, to say what it would take
 CHOSEN = "this is the chosen mapping"
-AS_QUICK = "as quick: of the quickest one is taken"
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,13 @@ def _mapped(
 
 def _dearer(more: int, own: float, chosen: float) -> str:
     """Why a mapping that is no slower was not chosen, from its energy and the chosen one's."""
-    if own <= chosen:
-        return AS_QUICK
+    if own == chosen and not more:
+        return "as quick, with as much energy: one of them is taken"
     quick = f"{-more:,} fewer cycles" if more else "as quick"
-    return f"{quick}, its energy is {f'{100 * (own / chosen - 1):.1f} % higher' if chosen else f'{own:,.0f}, not 0'}"
+    if not chosen:
+        return f"{quick}, its energy is {own:,.0f}, not 0"
+    change = 100 * (own / chosen - 1)
+    return f"{quick}, its energy is {abs(change):.1f} % {'lower' if change < 0 else 'higher'}"
 
 
 def _no_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, name: str) -> str:

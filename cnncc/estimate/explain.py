@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cnncc.estimate.alternatives import AS_QUICK, compare_dataflows
+from cnncc.estimate.alternatives import CHOSEN, compare_dataflows
 from cnncc.estimate.array_changes import changes
 from cnncc.estimate.estimate_table import LIMITS, percent
 from cnncc.estimate.layer_limits import cause_text, charged, sentence
@@ -86,7 +86,7 @@ def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
         more = _more(runner_up["more"], compared["cycles"])
         cycles = f"{runner_up['cycles']:,} cycles ({more}): " if runner_up["mapping"] else ""
         yield f"    {runner_up['dataflow']}  {cycles}{runner_up['why']}"
-        if runner_up["more"] or runner_up["why"] == AS_QUICK:
+        if runner_up["mapping"] and runner_up["why"] != CHOSEN:
             yield f"      {runner_up['mapping']}"
 
 

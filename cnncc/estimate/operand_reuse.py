@@ -13,6 +13,7 @@ from cnncc.dialects.nest import GroupOp, LayerOp, Mapping, Sizes, group_layers, 
 from cnncc.driver import group_text
 from cnncc.driver.pipeline import Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
+from cnncc.errors import plural
 from cnncc.estimate.mapped_program import map_layers
 from cnncc.model.energy import energy
 from cnncc.model.operand_traffic import PLACES, OperandTraffic, operand_traffic
@@ -153,7 +154,7 @@ def as_text(rows: Sequence[LayerReuse], report: GroupReport | None) -> Iterator[
     """A table for each layer, then what is known of groups."""
     for row in rows:
         sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
-        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.traffic.operations:,} operations"
+        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {plural(row.traffic.operations, 'operation')}"
         yield f"  {text(row.mapping, row.sizes)}"
         yield from [f"  in group {row.group}"] if row.group else []
         yield from _table(row)

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cnncc.errors import one_line
+from cnncc.errors import one_line, plural
 from cnncc.explore.array_grid import OBJECTIVE, array_of, config_text
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
@@ -59,7 +59,7 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
     best = pareto(results, objectives)
     each = len({result["config"][OBJECTIVE] for result in results})
     how = f" ({len(results) // each:,} arrays x {each} objectives)" if each > 1 else ""
-    count = f"{len(results):,} configurations{how}, {len(refused):,} refused"
+    count = f"{plural(len(results), 'configuration')}{how}, {len(refused):,} refused"
     yield f"{count}; best in {', '.join(objectives)}: {len(best):,}"
     if best:
         heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]

@@ -47,7 +47,8 @@ class Column:
 
 def terminal_width() -> int:
     """Characters of a line: of the terminal, or always the same on a pipe, whatever COLUMNS says."""
-    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns if sys.stdout.isatty() else PIPE_WIDTH
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed before cnncc started
+    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns if is_terminal else PIPE_WIDTH
 
 
 def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str] | str], indent: int = 2) -> list[str]:

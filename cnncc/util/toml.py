@@ -19,7 +19,7 @@ def read_text(path: Path) -> str:
         data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise Refusal(f"{path}: has more than {MOST_BYTES:,} bytes, the limit of a TOML file")
-    return data.decode()
+    return data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
 
 
 def read_toml(text: str, where: str) -> dict[str, object]:

@@ -140,6 +140,8 @@ def read_schedule(file: str) -> Schedule:
             objective = Objective(name, slack)
         except Refusal as error:
             raise Refusal(f"{file}: {error}") from error
+        if "slack" in whole and name != Objective().name:
+            raise Refusal(f"{file}: slack has no effect with the objective {name}: it is a share of the cycles")
         (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True, least=1)
         if cores and (others := [*map(str, tables), *(["[[group]]"] if groups else []), *({*whole} - {"lag"})]):
             raise Refusal(
@@ -205,7 +207,8 @@ def _group(where: str, table: object) -> GivenGroup:
     lists = {name: keys[name] for name in ("delays", "keeps") if name in keys}
     numbers = {"rows": [keys.get("rows")], "columns": [keys.get("columns", 0)], "delays": [], "keeps": [], **lists}
     rows, columns, delays, keeps = (
-        _whole(where, name, value, name in ("rows", "columns")) for name, value in numbers.items()
+        _whole(where, name, value, name in ("rows", "columns"), least=int(name == "rows"))
+        for name, value in numbers.items()
     )
     rowwise, loads, single = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
     return GivenGroup(layers, rows[0], delays, keeps, rowwise, columns[0], loads, single)
@@ -263,9 +266,11 @@ def _wrong(label: str, table: object) -> Iterable[Finding]:
                 help_ = f"two brackets begin a {label}: [[{label}]]; this is a layer '{label}'"
             yield Finding(f"unknown key '{key}'", where=label, resource=key, help=help_)
         elif isinstance(value, bool) or not isinstance(value, int):
-            yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
+            given = one_line(repr(value), 40)
+            yield Finding(f"{key} is a whole number, not {given}", where=label, resource=key, value=given)
         elif not 1 <= value <= MOST_NUMBER:
-            yield Finding(f"a number from 1 to {MOST_NUMBER:,} is expected", where=label, resource=key)
+            given = one_line(str(value), 40)
+            yield Finding(f"{key} is from 1 to {MOST_NUMBER:,}, not {given}", where=label, resource=key)
 
 
 def _wrong_text(label: str, key: str, table: dict[str, object]) -> Iterable[Finding]:
