@@ -29,7 +29,7 @@ from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
-from cnncc.mapper.bound import Bound, Durations, ideal_cycles
+from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
@@ -224,7 +224,7 @@ class _Front:
 
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
-        limit = min(self.limit, int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64)
+        limit = min(self.limit, int(self.effort.front_slack * self.fastest.cycles) + 64)
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
         alike = {form.name: form for form in forms}  # with the same combinations
         parts = [_part(self.shape, self.arch, form, alike[form.name], limit, self.costs, self.cut) for form in forms]

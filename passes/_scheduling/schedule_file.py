@@ -140,8 +140,6 @@ def read_schedule(file: str) -> Schedule:
             objective = Objective(name, slack)
         except Refusal as error:
             raise Refusal(f"{file}: {error}") from error
-        if "slack" in whole and name != Objective().name:
-            raise Refusal(f"{file}: slack has no effect with the objective {name}: it is a share of the cycles")
         (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True, least=1)
         if cores and (others := [*map(str, tables), *(["[[group]]"] if groups else []), *({*whole} - {"lag"})]):
             raise Refusal(
