@@ -142,7 +142,8 @@ def test_explore_of_arrays_that_are_all_refused(tmp_path: Path) -> None:
     small = load_arch("spatial-8x8")
     (tmp_path / "array.toml").write_text(arch_text(replace(small, glb=replace(small.glb, words=8))))
     said = invoke("compile", *MODEL, "--arch", tmp_path / "array.toml", "-o", tmp_path / "net.cnb").stderr
-    assert all(" ".join(line.split()) in found["refused"] for line in said.splitlines() if line.startswith("  "))
+    columns = [re.split(" {2,}", line.strip()) for line in said.splitlines() if line.startswith("  ")]
+    assert all(": ".join(cells) in found["refused"] for cells in columns)
     assert said.count("glb.words") > 5 and not (tmp_path / "net.cnb").exists()
 
 
@@ -237,7 +238,8 @@ def test_explore_reads_values() -> None:
         ("links.n2n=true,1", "n2n is true or false, not 1"),
         ("rows=4\ncols = 7", "'4 cols = 7' is no number, true or false"),
         ("rows=4 # 8", "'4 # 8' is no number, true or false"),
-        (f"rows=1:{'9' * 5000}", "is no number, true or false"),
+        (f"rows=1:{'9' * 5000}", "is no range FIRST:LAST or FIRST:LAST:STEP"),
+        ("rows=4:8:-1", "4:8:-1 is no range FIRST:LAST or FIRST:LAST:STEP, three whole numbers, the step from 1"),
         ("name='x'", "is no number"),
         ("glb.words=1:2000000", "1:2000000 has more than 1,000,000 values"),
         ("links.n2n=1", "n2n is true or false"),

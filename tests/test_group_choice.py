@@ -326,6 +326,7 @@ def test_the_report_says_what_programs_count(small: str) -> None:
     assert [*many][-1] == "2 more groups would not fit: --json names them"
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_a_certificate_claims_no_proof_of_a_group(small: str, tmp_path: Path) -> None:
     options, file = CompileOptions(small, batch=1, groups=AUTO), tmp_path / "proof.json"
     given = certificate(DEPTHWISE, options, silent)

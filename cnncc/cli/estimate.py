@@ -116,6 +116,8 @@ def _estimate(
             alone = None if is_binary else on_one_core(source, options, progress)
             beside = cores_table.as_json(program, frames or cores_table.FRAMES, alone)
             lines = [json.dumps(beside, indent=1)] if as_json else cores_table.as_text(beside, program)
+            if compilation is not None:
+                print_remarks(compilation, values=False)
             click.echo("\n".join(lines) if as_json else fitted(lines))
             return
         if frames is not None:

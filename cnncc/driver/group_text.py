@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cnncc.errors import Finding, plural
 from cnncc.passes._scheduling.group_report import Alternative, ChosenGroup, Costs, GroupReport, UnfitGroup
-from cnncc.util.terminal import NAME, Column, table
+from cnncc.util.terminal import NAME, Column, amount, table
 
 MOST_UNFIT = 3  # that text names
 HEADS = ("cycles", "together", "DRAM words", "together", "energy", "together")
@@ -31,7 +31,7 @@ def as_text(report: GroupReport) -> Iterator[str]:
 
 def _row(before: Costs, after: Costs) -> list[str]:
     pairs = zip(vars(before).values(), vars(after).values(), strict=True)
-    return [cell for one, other in pairs for cell in (f"{one:,.0f}", f"{other:,.0f} ({change(one, other)})")]
+    return [cell for one, other in pairs for cell in (amount(one), f"{amount(other)} ({change(one, other)})")]
 
 
 def change(before: float, after: float) -> str:
@@ -86,5 +86,5 @@ def gain(each: ChosenGroup) -> str:
     return (
         f"its layers one by one take {before.cycles:,} cycles (together {change(before.cycles, after.cycles)}), "
         f"{before.dram_words:,} DRAM words ({change(before.dram_words, after.dram_words)}), "
-        f"energy {before.energy:,.0f} ({change(before.energy, after.energy)})"
+        f"energy {amount(before.energy)} ({change(before.energy, after.energy)})"
     )

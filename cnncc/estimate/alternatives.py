@@ -22,6 +22,7 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
 from cnncc.util.progress import Progress
+from cnncc.util.terminal import amount
 
 MOST_BUDGETS = 64  # times a layer's budget: how far a mapping is looked for, to say what it would take
 CHOSEN = "this is the chosen mapping"
@@ -130,7 +131,7 @@ def _dearer(more: int, own: float, chosen: float) -> str:
         return "as quick, with as much energy: one of them is taken"
     quick = f"{-more:,} fewer cycles" if more else "as quick"
     if not chosen:
-        return f"{quick}, its energy is {own:,.0f}, not 0"
+        return f"{quick}, its energy is {amount(own)}, not 0"
     change = 100 * (own / chosen - 1)
     return f"{quick}, its energy is {abs(change):.1f} % {'lower' if change < 0 else 'higher'}"
 

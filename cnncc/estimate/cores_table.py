@@ -11,7 +11,7 @@ from cnncc.errors import Refusal, one_line, plural
 from cnncc.estimate.mapped_program import Program
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.stationary import name_of
-from cnncc.util.terminal import NAME, TEXT, Column, table
+from cnncc.util.terminal import NAME, TEXT, Column, amount, table
 
 FRAMES = 64  # of a run where nobody says how many: states recur within few frames
 CHANNELS = ("channel_in", "channel_out")
@@ -180,7 +180,7 @@ def _frames(estimate: Mapping[str, Any]) -> Iterator[str]:
     moved = [_share(words[name], each) for name in ("dram_read", "dram_write", "glb_read", "glb_write")]
     yield (
         f"it reads {moved[0]} words of DRAM and writes {moved[1]}, reads {moved[2]} words of the GLB and writes "
-        f"{moved[3]}; energy {energy / each:,.0f}"
+        f"{moved[3]}; energy {amount(energy / each)}"
     )
 
 

@@ -17,7 +17,7 @@ from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.stationary import name_of
-from cnncc.util.terminal import NAME, TEXT, Column, table
+from cnncc.util.terminal import NAME, TEXT, Column, amount, table
 
 LIMITS = {"pes": "PEs", "dram": "DRAM", "glb_load": "GLB loads", "glb_commit": "GLB commits"}
 COLUMNS = (
@@ -113,7 +113,7 @@ def _row(label: str, layer: Mapping[str, Any]) -> list[str]:
         f"{layer['cycles']['total']:,}",
         *used,
         *(f"{count:,}" for count in moved),
-        f"{layer['energy']['total']:,.0f}",
+        amount(layer["energy"]["total"]),
         *((LIMITS[roofs["limit"]], *map(percent, (roofs["attainable"], roofs["reached"]))) if roofs else [""] * 3),
     ]
 

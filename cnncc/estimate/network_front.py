@@ -15,7 +15,7 @@ from cnncc.mapper.objective import Objective
 from cnncc.model.energy import energy
 from cnncc.model.program_counts import program_counts
 from cnncc.util.progress import Progress
-from cnncc.util.terminal import NAME, Column, table
+from cnncc.util.terminal import NAME, Column, amount, table
 
 OBJECTIVES = (
     *(Objective("cycles", slack) for slack in (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)),
@@ -81,7 +81,7 @@ def as_text(front: Sequence[FrontPoint], unit: str) -> Iterator[str]:
             point.options,
             f"{point.cycles:,}",
             f"{_change(point.cycles, first.cycles):+.2f} %",
-            f"{point.energy:,.0f}",
+            amount(point.energy),
             f"{_change(point.energy, first.energy):+.1f} %",
             f"{point.dram_words:,}",
         ]

@@ -52,6 +52,9 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value | str]]:
 
 def _values(text: str, values: str) -> Iterator[Value]:
     for part in map(str.strip, values.split(",")):
+        if ":" in part and not _RANGE.fullmatch(part):
+            form = "FIRST:LAST or FIRST:LAST:STEP, three whole numbers, the step from 1"
+            raise Refusal(f"--vary {text}: {part} is no range {form}")
         if match := _RANGE.fullmatch(part):
             first, last, step = int(match[1]), int(match[2]), int(match[3] or "1")
             if not step or first > last:

@@ -18,7 +18,7 @@ import cnncc
 from cnncc.arch.model import Arch, arch_text, load_arch, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, operand_bits
 from cnncc.driver.sources import CompileOptions, check_in_turn, groups_setting, start_compilation
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, one_line
 from cnncc.explore.array_grid import ARCH, OBJECTIVE, Config, Vary, array_in, configurations
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
@@ -183,7 +183,10 @@ def measures(nest: Path, arch: Path, options: CompileOptions, config: Config) ->
 
 def _reason(refusal: Refusal) -> str:
     """All that `compile` says, on one line."""
-    return " ".join("; ".join(refusal.lines).split())
+    if len(refusal.findings) < 2:
+        return one_line(str(refusal))
+    each = (": ".join(filter(None, (part.where, part.numbers, part.text))) for part in refusal.findings)
+    return f"{one_line(str(refusal))}: {'; '.join(each)}"
 
 
 def _end_with_parent() -> None:

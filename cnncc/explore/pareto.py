@@ -11,9 +11,10 @@ from cnncc.errors import one_line, plural
 from cnncc.explore.array_grid import OBJECTIVE, array_of, config_text
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
-from cnncc.util.terminal import Column, table
+from cnncc.util.terminal import Column, amount, table
 
 REFUSED_SHOWN = 5
+BEATEN_SHOWN = 10
 
 
 def pareto(results: Sequence[Result], objectives: Sequence[str]) -> list[Result]:
@@ -53,22 +54,32 @@ def _values(result: Result) -> list[str]:
     return [str(value).lower() if isinstance(value, bool) else str(value) for value in config.values()]
 
 
+def _table(results: Sequence[Result], objectives: Sequence[str], unit: str) -> Iterator[str]:
+    """A row for each result. unit: of energy."""
+    heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
+    measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))
+    rows = [
+        [*_values(result), *(amount(result[name]) for name in MEASURES), f"{100 * result['utilisation']:.1f} %"]
+        for result in results
+    ]
+    yield from table([*results[0]["config"], *measures, Column("utilisation", drop=9)], rows) if results else ()
+
+
 def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> Iterator[str]:
-    """The table of the Pareto front, and the first refusals. unit: of energy."""
+    """The table of the Pareto front, a few results that it beats, and the first refusals. unit: of energy."""
     refused = [result for result in results if "refused" in result]
     best = pareto(results, objectives)
     each = len({result["config"][OBJECTIVE] for result in results})
-    how = f" ({len(results) // each:,} arrays x {each} objectives)" if each > 1 else ""
+    how = f" ({plural(len(results) // each, 'array')} x {each} objectives)" if each > 1 else ""
     count = f"{plural(len(results), 'configuration')}{how}, {len(refused):,} refused"
     yield f"{count}; best in {', '.join(objectives)}: {len(best):,}"
-    if best:
-        heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
-        measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))
-        rows = [
-            [*_values(result), *(f"{result[name]:,.0f}" for name in MEASURES), f"{100 * result['utilisation']:.1f} %"]
-            for result in best
-        ]
-        yield from table([*best[0]["config"], *measures, Column("utilisation", drop=9)], rows)
+    yield from _table(best, objectives, unit)
+    beaten = [result for result in results if result not in best and result not in refused]
+    if len(beaten) > BEATEN_SHOWN:
+        yield f"  and {len(beaten):,} beaten by these, in the files"
+    elif beaten:
+        yield "beaten by these:"
+        yield from _table(beaten, objectives, unit)
     for result in refused[:REFUSED_SHOWN]:
         yield f"  refused {config_text(result['config'])}: {one_line(result['refused'])}"
     if len(refused) > REFUSED_SHOWN:

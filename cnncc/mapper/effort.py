@@ -78,7 +78,7 @@ class Effort:
     less: int = 4
     """So many times fewer in a quick search. With 1 searches for slices took 40 % of the time of light-resnet50."""
 
-    slacks: tuple[float, ...] = (1.02, 1.1, 1.5, 4.0)
+    limits: tuple[float, ...] = (1.02, 1.1, 1.5, 4.0)
     """How far the first, second, … look goes: times the ideal, or the least that is seen. Not measured."""
 
     gap: float = 1.1
@@ -163,9 +163,10 @@ class Effort:
     """Times the least cost: a front for cycles that ends above it goes on in a tight budget (SPACE-13)."""
 
     front_slack: float = 1.25
-    """Times the cycles of the fastest mapping: points whose macro-instructions take more are not looked at for a front.
-    Of the ideal cycles instead AlexNet has 0.7 % more energy where it is minimised, and small layers up to 3 %. With
-    1.5 ResNet-50 has 0.1 % less.
+    """Times the cycles of the fastest mapping, and times the ideal: points whose macro-instructions take more are not
+    looked at for a front, in two looks (FRONT-1). With the second one alone AlexNet has 0.7 % more energy where it is
+    minimised, and small layers up to 3 %; with the first one alone LeNet has 3 % more in a GLB of 4,096 words. With 1.5
+    for the first ResNet-50 has 0.1 % less.
     """
 
     def of_stripe(self) -> Effort:

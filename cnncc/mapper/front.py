@@ -29,7 +29,7 @@ from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
-from cnncc.mapper.bound import Bound, Durations
+from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
@@ -224,10 +224,13 @@ class _Front:
 
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
-        limit = min(self.limit, int(self.effort.front_slack * self.fastest.cycles) + 64)
+        near, far = (
+            min(self.limit, int(self.effort.front_slack * cycles) + 64)
+            for cycles in (ideal_cycles(self.shape, self.arch), self.fastest.cycles)
+        )
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
         alike = {form.name: form for form in forms}  # with the same combinations
-        parts = [_part(self.shape, self.arch, form, alike[form.name], limit, self.costs, self.cut) for form in forms]
+        parts = [_part(self.shape, self.arch, form, alike[form.name], far, self.costs, self.cut) for form in forms]
         least = np.concatenate([part.least for part in parts])
         fewest = np.concatenate([part.fewest for part in parts])
         least += (words := dram_cost(self.shape, self.arch, self.budget, self.costs))
@@ -238,7 +241,8 @@ class _Front:
         small = np.sort(order)  # of equal ones the smallest tiles first: many sizes of blocks are multiples of them
         small = small[np.argsort(least[small], kind="stable")]
         most, chosen = self.effort.front_tiles, list[int]()
-        for limit in self.limits:
+        # Slow tiles are cheap by their bounds, and many of these are in vain: they do not crowd out near ones.
+        for limit in dict.fromkeys(min(limit, other) for limit in self.limits for other in (near, far)):
             below = fewest < limit
             fast = order[below[order]][: most // 2]
             below[fast] = False

@@ -326,19 +326,19 @@ def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Loo
     """All combinations, looked for in wider and wider circles."""
     shape, arch, cut = everything.shape, everything.arch, bool(search.budget.streamed)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
-    ideal, done, slacks = ideal_cycles(shape, arch), 0, [*search.effort.slacks]
+    ideal, done, limits = ideal_cycles(shape, arch), 0, [*search.effort.limits]
     while done < search.limit:
         # The same for all GLB budgets, but for the last look.
-        limit = int(ideal * slacks[0]) + 64 if slacks else min(ALL, search.limit)
+        limit = int(ideal * limits[0]) + 64 if limits else min(ALL, search.limit)
         alike = {form.name: form for form in forms}  # with the same combinations
         below = {name: found_below(shape, arch, form, limit, cut) for name, form in alike.items()}
         each = [below[form.name]._replace(form=form) for form in forms]
         yield each, done
         done, found_some = limit, any(len(part.cycles) for part in each)
-        if not slacks:
+        if not limits:
             return
         if found_some or (ideal := min(part.beyond for part in each)) >= ALL:
-            slacks.pop(0)
+            limits.pop(0)
 
 
 def _by_cycles(looks: Iterator[_Look]) -> Iterator[_Entry]:

@@ -45,6 +45,15 @@ class Column:
         return ">" if self.kind == NUMBER else "<"
 
 
+def amount(number: float) -> str:
+    """A count, or an energy in any unit: whole from 100 on, else of three digits.
+
+    >>> amount(12345.6), amount(0), amount(0.01234)
+    ('12,346', '0', '0.0123')
+    """
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
+
+
 def terminal_width() -> int:
     """Characters of a line: of the terminal, or always the same on a pipe, whatever COLUMNS says."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed before cnncc started

@@ -91,6 +91,7 @@ class ShuffleLayer:
 
 Layer = ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | ShuffleLayer
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
+PADS = "it is not folded: it pads other than zeros around rows and columns, or not a Conv or AveragePool alone"
 T = TypeVar("T")
 Reader = Callable[[NodeOp, WeightStore], T]
 
@@ -99,7 +100,7 @@ def read_layer(node: NodeOp, store: WeightStore) -> Layer:
     """The layer of `node`. Raises StaysOnHost, with the reason, if the array cannot run it."""
     read = READERS.get(node.op_type.data) if node.domain is None else None
     if read is None:
-        raise StaysOnHost("the array has no such operator")
+        raise StaysOnHost(PADS if node.is_op("Pad") else "the array has no such operator")
     return read_with(read, node, store)
 
 
@@ -163,7 +164,7 @@ def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:
 
 
 def _conv(node: NodeOp, store: WeightStore) -> Layer:
-    """Input n c h w. Weights and bias are constant. Any strides, dilations, group and pads."""
+    """Input n c h w. Weights and bias are constant. Any strides, dilations, group and pads from 0."""
     weights = _weights(node, 1, 4, store)
     channels = weights.shape[0]
     bias = np.zeros(channels, np.float32) if node.operand(2) is None else _weights(node, 2, 1, store)
@@ -216,7 +217,7 @@ def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
-    """Input n c h w. Any strides, dilations, pads and ceil_mode. Every window has a position in the image."""
+    """Input n c h w. Any strides, dilations, pads from 0 and ceil_mode. Every window has a position in the image."""
     window = read_window(node, node.ints_attr("kernel_shape", ()))
     _pool_counts(window, image_sizes(node))
     return PoolLayer("max", window)
@@ -235,7 +236,7 @@ def _global_max_pool(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
-    """Input n c h w. Any strides, dilations, pads and ceil_mode. Every window has a position in the image."""
+    """Input n c h w. Any strides, dilations, pads from 0 and ceil_mode. Every window has a position in the image."""
     window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
     counted = node.int_attr("count_include_pad", 0) == 1
     # Positions of a ceil_mode window beyond the pads never count.
