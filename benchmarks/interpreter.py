@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import sys
@@ -181,6 +182,9 @@ def show_lenet(count: int) -> None:
 if __name__ == "__main__":
     if "OPENBLAS_NUM_THREADS" not in os.environ:  # as `cnncc` sets it, before numpy starts its threads
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", nargs="?", type=int, default=100, help="for LeNet (default: %(default)s)")
+    images = parser.parse_args().images
     sys.path.insert(0, str(SAMPLES))
     show_one_image()
-    show_lenet(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    show_lenet(images)
