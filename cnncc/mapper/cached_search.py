@@ -88,7 +88,7 @@ class SearchTask:
             return None
         shape, arch, costs = self.shape, self.arch, self.prices.costs
         cost = cost_of(shape, best.mapping, arch, self.budget.residual, costs)
-        tight = best.tight or (self.prices.tight and bool(self.budget.streamed))
+        tight = best.tight or (self.prices.wide and bool(self.budget.streamed))
         each = self._front(tight, (Tradeoff(best.mapping, best.cycles, cost),), self.prices)
         if self.budget.streamed and not tight:
             far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)

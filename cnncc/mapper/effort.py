@@ -163,10 +163,10 @@ class Effort:
     """Times the least cost: a front for cycles that ends above it goes on in a tight budget (SPACE-13)."""
 
     front_slack: float = 1.25
-    """Times the cycles of the fastest mapping, and times the ideal: points whose macro-instructions take more are not
-    looked at for a front, in two looks (FRONT-1). With the second one alone AlexNet has 0.7 % more energy where it is
-    minimised, and small layers up to 3 %; with the first one alone LeNet has 3 % more in a GLB of 4,096 words. With 1.5
-    for the first ResNet-50 has 0.1 % less.
+    """Times the ideal cycles: points whose macro-instructions take more are not looked at for a front. Unless cycles
+    are the objective, there is a second look, with as many times those of the fastest mapping (FRONT-1): without it
+    AlexNet has 0.7 % more energy where it is minimised, and small layers up to 3 %; alone it gives LeNet 3 % more in a
+    GLB of 4,096 words. With 1.5 for it ResNet-50 has 0.1 % less.
     """
 
     def of_stripe(self) -> Effort:

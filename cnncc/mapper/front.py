@@ -158,7 +158,7 @@ class _Front:
         self.shape, self.arch, self.budget, self.costs, self.effort = shape, arch, budget, prices.costs, effort
         self.durations, self.traffic = Durations(shape, arch, budget.residual), TransferBound(shape, arch, budget)
         self.numbers, self.cut, self.is_square = numbers(shape, arch), bool(budget.streamed), rows_are_columns(shape)
-        self.fastest = fastest
+        self.fastest, self.wide = fastest, prices.wide
         self.above = defaultdict[object, list[float]](list)  # the cycles of mappings of a kind over their bounds
         # A mapping takes fewer cycles than the first of these.
         self.limits: list[int] = [int(limit * fastest.cycles) + 1 for limit in prices.limits]
@@ -224,10 +224,9 @@ class _Front:
 
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
-        near, far = (
-            min(self.limit, int(self.effort.front_slack * cycles) + 64)
-            for cycles in (ideal_cycles(self.shape, self.arch), self.fastest.cycles)
-        )
+        near, fastest = int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64, self.fastest.cycles
+        far = max(near, int(self.effort.front_slack * fastest) + 64) if self.wide else near
+        near, far = min(near, self.limit), min(far, self.limit)
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
         alike = {form.name: form for form in forms}  # with the same combinations
         parts = [_part(self.shape, self.arch, form, alike[form.name], far, self.costs, self.cut) for form in forms]

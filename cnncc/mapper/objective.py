@@ -34,12 +34,12 @@ class Prices(NamedTuple):
 
     - costs: the energy of each event; the cost of a mapping is their sum
     - limits: of a layer's cycles, as multiples of its fewest, in descending order
-    - tight: whether the space of tight budgets is looked at in any case (FRONT-1)
+    - wide: whether slow points, and the space of tight budgets, are looked at in any case (FRONT-1)
     """
 
     costs: Energy
     limits: tuple[float, ...]
-    tight: bool
+    wide: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Objective:
         """
         near = tuple(dict.fromkeys(1 + times * max(self.slack, SLACK) for times in SLACKS))
         costs = DRAM_WORDS if self.name == "words" else replace(arch.energy, unit="")
-        return Prices(costs, near, tight=False) if self.name == "cycles" else Prices(costs, FAR, tight=True)
+        return Prices(costs, near, wide=False) if self.name == "cycles" else Prices(costs, FAR, wide=True)
 
     def best(self, networks: Sequence[Figures], fewest: float = inf) -> int:
         """The number of the best of some networks. fewest: cycles that another one is known to take."""
