@@ -317,7 +317,7 @@ def mark_host_operators(module: ModuleOp, operators: Sequence[str]) -> None:
     from onnx import defs
 
     module.attributes.pop(HOST, None)
-    on_array = {*READERS, *(name if isinstance(name, str) else name[1] for name in QUANTISED_READERS)}
+    on_array = {*READERS, *(name for _, name in QUANTISED_READERS)}
     if unknown := next((name for name in operators if name not in on_array and not defs.has(name)), None):
         raise Refusal(f"cores.host: there is no operator '{one_line(unknown, 40)}'; {hint(unknown, sorted(on_array))}")
     if operators:
