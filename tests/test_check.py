@@ -309,7 +309,7 @@ def test_check_blames_no_blocks_that_have_outputs_for_all_pes(tmp_path: Path) ->
     arch.write_text(arch.read_text().replace("south = true", "south = false"))
     said = {finding.where: finding.what for finding in check(path, CompileOptions(str(arch)))}
     assert said["odd"].startswith("5 x 11x11 outputs (k x h x w) for 64 PEs: do not divide evenly (")
-    assert said["GLB"] == "1 of 1 layers move activations through it in blocks"
+    assert said["GLB"] == "1 of 1 layer moves activations through it in blocks"
 
 
 def test_check_counts_cycles_of_loads_commits_and_transfers(tmp_path: Path) -> None:

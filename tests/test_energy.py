@@ -85,8 +85,8 @@ def test_energy_keys_are_numbers_that_may_have_fractions() -> None:
     assert built(0.25).energy == replace(Energy(), bus=0.25)
     assert repr(built(2).energy) == repr(built(2.0).energy)
     for value, message in (
-        (True, "bus must be a number, not True"),
-        ("1", "bus must be a number, not '1'"),
+        (True, "bus is a number, not true"),
+        ("1", "bus is a number, not '1'"),
         (float("nan"), "bus = nan is outside 0 to 65536"),
         (float("inf"), "bus = inf is outside"),
         (-0.5, "bus = -0.5 is outside"),

@@ -23,7 +23,7 @@ from cnncc.dialects.nest import (
     links_of,
     mapping_of,
 )
-from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Step
+from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Observer, Step
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.model.energy import with_energy
@@ -189,13 +189,13 @@ def prefetched_operands(module: ModuleOp) -> dict[str, frozenset[str]]:
     return prefetched
 
 
-def mapped_parts(compilation: Compilation) -> list[Part]:
+def mapped_parts(compilation: Compilation, others: Sequence[Observer] = ()) -> list[Part]:
     """The program's parts of a compilation at the nest level or above.
 
     Runs the compilation through the `array` level, so that every step that may refuse the network has accepted it.
     Raises: Refusal.
     """
     observer = PartsObserver(compilation)
-    compilation.run("array", [observer])
+    compilation.run("array", [observer, *others])
     assert observer.parts is not None
     return observer.parts

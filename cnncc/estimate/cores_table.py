@@ -61,6 +61,7 @@ def as_json(program: Program, frames: int, alone: Program | Refusal | None = Non
         "channels": channels,
         "groups": groups,
         "steady": steady,
+        "host": [one_line(reason) for reason in program.hosted],
         **one_core_json(plan, program.arch, alone),
     }
 
@@ -142,6 +143,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], layers)
     yield ""
     yield from _frames(estimate)
+    yield from (f"on the host, not in these figures: {reason}" for reason in estimate["host"])
     yield ""
     yield from one_core_text(estimate, arch.clock_mhz)
 

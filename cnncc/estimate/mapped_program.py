@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -14,6 +14,7 @@ from xdsl.dialects.func import FuncOp
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
+from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.pipeline import ASSIGN, Compilation, Step, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
@@ -40,6 +41,7 @@ class Program:
 
     - network: the layers behind `parts`; None where there is only a binary
     - chosen: what is known of groups that were chosen for it
+    - hosted: where layers run side by side, what the host computes, and why
     """
 
     source: str
@@ -47,6 +49,7 @@ class Program:
     parts: Sequence[Part]
     network: MappedNetwork | None
     chosen: GroupReport | None = None
+    hosted: Sequence[str] = ()
 
     def layers(self) -> dict[str, LayerPlan]:
         """The layers by label, in order."""
@@ -81,7 +84,9 @@ def of_binary(path: Path) -> Program:
         parts = from_json(binary.metadata["plan"])
     except Refusal as refusal:
         raise Refusal(f"{path}: manifest.json: {refusal}") from refusal
-    return Program(path.name, binary.arch, parts, None)
+    host = binary.metadata.get("host")
+    hosted = tuple(map(str, cast("list[object]", host))) if isinstance(host, list) else ()
+    return Program(path.name, binary.arch, parts, None, hosted=hosted)
 
 
 def of_model(source: Path, options: CompileOptions, progress: Progress = silent) -> tuple[Program, Compilation]:
@@ -93,8 +98,9 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
 
 def _program(source: Path, compilation: Compilation, todo: Sequence[Step]) -> Program:
     if compilation.settings.parallel:
-        parts = mapped_parts(compilation)
-        return Program(source.name, compilation.settings.arch, parts, None)
+        share = ArrayShare()
+        parts = mapped_parts(compilation, [share])
+        return Program(source.name, compilation.settings.arch, parts, None, hosted=share.hosted)
     names = [step.name for step in todo]
     mapped = ASSIGN not in names
     choice = map_layers(compilation, todo)
