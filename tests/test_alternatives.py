@@ -13,6 +13,7 @@ from test_explain import counted, lenet, one_layer
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.dialects._mapping_text import text
 from cnncc.driver.sources import CompileOptions
+from cnncc.estimate import alternatives
 from cnncc.estimate.alternatives import compare_dataflows
 from cnncc.estimate.mapped_network import mapping_in
 from cnncc.estimate.mapped_program import of_model
@@ -157,3 +158,15 @@ def test_explain_where_the_chosen_mapping_takes_no_energy(tmp_path: Path) -> Non
     said = compare_dataflows(program.network, "c", print)
     assert said and said.costs["energy"].chosen == 0
     assert any(re.search(r"its energy is [\d,]+, not 0$", each.why) for each in said.dataflows)
+
+
+def test_explain_says_if_a_mapping_that_is_no_slower_takes_less_energy() -> None:
+    """As a front is no proof, that may be (FRONT-3)."""
+    said = (
+        (0, 100.0, "as quick, with as much energy: one of them is taken"),
+        (0, 99.0, "as quick, its energy is 1.0 % lower"),
+        (-7, 100.0, "7 fewer cycles, its energy is 0.0 % higher"),
+        (-7, 103.0, "7 fewer cycles, its energy is 3.0 % higher"),
+    )
+    for more, own, reason in said:
+        assert alternatives._dearer(more, own, 100.0) == reason

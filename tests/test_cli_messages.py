@@ -136,6 +136,8 @@ def test_cli_says_what_there_is_instead(lenet: Path, tmp_path: Path) -> None:
     )
     said = refused("atoms", ir / "cnn-to-nest", "--layer", "c2", "--macros", "100000:100001")
     assert re.search(r"layer 'c2' has (\d+) macro-instructions, counted from 0: there is no number 100000$", said)
+    result = invoke("atoms", ir / "cnn-to-nest", "--layer", "c2", "--macros", "5:3")
+    assert result.exit_code == 2 and "--macros 5:3: the first number is below the second" in result.stderr
 
 
 def test_cli_compile_says_which_file_the_groups_are_from(lenet: Path, tmp_path: Path) -> None:

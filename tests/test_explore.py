@@ -200,8 +200,11 @@ def test_explore_compares_whole_arrays(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(arch_text(replace(load_arch("spatial-4x4"), name="mine", rows=3)))
     vary = ("--vary", f"arch=seed-4x4,{mine}", "--vary", "cols=2,4", "--measure", "cycles", "-j", 1)
-    done("explore", *MODEL, *vary, "-o", tmp_path)
+    best, _, beaten = done("explore", *MODEL, *vary, "-o", tmp_path).stdout.partition("beaten by these:\n")
     found = {(each["config"]["arch"], each["config"]["cols"]): each for each in lines(tmp_path / "explore.jsonl")}
+    fewest = min(each["cycles"] for each in found.values())
+    for each in found.values():
+        assert f"  {each['cycles']:,}" in (best if each["cycles"] == fewest else beaten)
     assert [*found] == [("seed-4x4", 2), ("seed-4x4", 4), (str(mine), 2), (str(mine), 4)]
     for arch, file in (("seed-4x4", "seed-4x4"), (str(mine), mine)):
         alone = json.loads(done("estimate", *MODEL, "--arch", file, "--json").stdout)

@@ -229,6 +229,23 @@ def test_a_front_saves_most_words() -> None:
     assert min(within) < words[-1] / 4 and min(within) < 3 * least_cost(CONV, ARCH, budget, DRAM_WORDS)
 
 
+@pytest.mark.parametrize(
+    ("preset", "shape"), [("seed-6x6", (17, 3, 9, 3)), ("spatial-4x4", (6, 6, 9, 1)), ("spatial-8x8", (10, 6, 7, 3))]
+)
+def test_a_front_looks_at_slow_points_unless_cycles_are_the_objective(
+    preset: str, shape: tuple[int, int, int, int]
+) -> None:
+    """FRONT-1. Small layers are far above the ideal cycles: near these alone they take 7 to 13 % more energy."""
+    arch = load_arch(preset)
+    prices, budget = Objective("energy").prices(arch), GlbBudget(8192)
+    assert prices.wide and not Objective("cycles").prices(arch).wide
+    wide, near = (
+        SearchTask(convolution(*shape), arch, budget, prices=each).search()
+        for each in (prices, prices._replace(wide=False))
+    )
+    assert wide and near and wide.front[0].cost < 0.95 * near.front[0].cost
+
+
 def test_a_search_goes_on_where_much_less_may_do() -> None:
     """The first search of this layer ends after few points, 23 % above what its space has (`Effort.gap`)."""
     shape, budget = convolution(16, 4, 16, 5), GlbBudget(600, STREAMED)

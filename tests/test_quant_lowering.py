@@ -326,6 +326,11 @@ ON_HOST = {
         "transA",
     ),
     "no such operator": ([node("Sigmoid", ["x"], ["y"], name="s")], {}, "Sigmoid node 's': the array has no such"),
+    "other padding than zeros": (
+        [node("Pad", ["x", "pads"], ["p"], name="p", mode="reflect"), node("Relu", ["p"], ["y"])],
+        {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])},
+        "Pad node 'p': it is not folded: it pads other than zeros around rows and columns, or not a Conv",
+    ),
     "bias by row": (
         [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "g", "b"], ["y"])],
         {"g": normal(189, 5), "b": normal(2, 1)},

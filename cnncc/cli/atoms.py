@@ -36,6 +36,9 @@ def command(
     from cnncc.eval.atomic import atomic_schedule, programs
     from cnncc.eval.atomic_text import schedule_text
 
+    first, end = macros
+    if first >= end:
+        raise click.UsageError(f"--macros {first}:{end}: the first number is below the second")
     compilation, steps = start_before_programs(source, options)
     check_in_turn(compilation, "atoms")
     with progress_line() as progress:
@@ -51,7 +54,7 @@ def command(
         }
         compilation.step(to_programs)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
-    label, first, end = layer or next(iter(programs(module)), ""), *macros
+    label = layer or next(iter(programs(module)), "")
     label = groups.get(label, label)
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
     print_remarks(compilation, values=False)

@@ -91,8 +91,6 @@ def atomic_schedule(
         raise Refusal(f"no layer '{label}' has macro-instructions; there are {', '.join(layers) or 'none'}")
     if not (0 <= pe[0] < arch.rows and 0 <= pe[1] < arch.cols):
         raise Refusal(f"there is no PE {pe[0]},{pe[1]}: {arch.name} has {arch.rows} x {arch.cols}, counted from 0")
-    if wanted.start >= wanted.stop:
-        raise Refusal(f"--macros {wanted.start}:{wanted.stop}: the first number is below the second")
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
     globals_ = arrays_of(module, store)
     tracer = _Tracer(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
