@@ -26,3 +26,15 @@ An axis along which all numbers are equal may have length 1.
 
 NONE: PerPlan = np.zeros(1, np.int64)
 """No cycles, in any plan."""
+
+
+def stable_order(keys: Counts) -> Counts:
+    """The stable `argsort` of keys from 0 on. It sorts values where these have room for places: four times as fast.
+
+    >>> stable_order(np.array([5, 3, 5, 3])).tolist()
+    [1, 3, 0, 2]
+    """
+    count = len(keys)
+    if int(keys.max(initial=0)) >= (1 << 62) // max(count, 1):
+        return np.argsort(keys, kind="stable")
+    return np.sort(keys * count + np.arange(count)) % max(count, 1)

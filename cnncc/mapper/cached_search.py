@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 import cnncc
-from cnncc.arch.model import Arch, Energy
+from cnncc.arch.model import Arch, counted_arch
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
@@ -76,7 +76,7 @@ class SearchTask:
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
         object.__setattr__(self, "shape", replace(self.shape, window=window))
-        object.__setattr__(self, "arch", _searched_arch(self.arch))
+        object.__setattr__(self, "arch", counted_arch(self.arch))
 
     def search(self) -> Result | None:
         """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
@@ -173,12 +173,6 @@ class SearchTask:
 
     def _is_near(self, best: Result) -> bool:
         return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least
-
-
-@lru_cache(maxsize=64)  # each layer of a network asks for it
-def _searched_arch(arch: Arch) -> Arch:
-    """The array without what no result depends on."""
-    return replace(arch, name="", energy=Energy())
 
 
 _found = dict[SearchTask, Result | None]()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, counted_arch
 from cnncc.mapper.arrays import Amounts, Counts
 from cnncc.mapper.objective import Figures, Objective
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
@@ -202,7 +202,7 @@ def _estimate(current: LayerChoice, prefetched: bool, arch: Arch) -> int:
     """Cycles of a layer by itself."""
     if current.plan is None:
         return 0
-    return layer_cycles(_labelled("", current.plan, prefetched), arch)
+    return layer_cycles(_labelled("", current.plan, prefetched), counted_arch(arch))  # as searches ask for it
 
 
 def _labelled(label: str, plan: LayerPlan, prefetched: bool = False) -> LayerPlan:

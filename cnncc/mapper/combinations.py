@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.arrays import Amounts, Counts, Flags
+from cnncc.mapper.arrays import Amounts, Counts, Flags, stable_order
 from cnncc.mapper.space import Form, Numbers, numbers, shared
 from cnncc.mapper.tables import NEVER, EqualParts, LoopTable, LoopTables, table
 from cnncc.mapper.tiles import tiles_in_time
@@ -268,7 +268,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
     if not len(chosen):
         each = (bounds(part[:, :1], part[:, 1:], boxes).least() for part in parts if len(part))
         limit = int(min((least.min() for least in each), default=steps.min()))
-    order = np.argsort(all_least, kind="stable")
+    order = stable_order(all_least)
     chosen = chosen[order]
     return Combinations(form, chosen, tiles_in_time(numbers, chosen), all_cycles[order], all_least[order], limit)
 

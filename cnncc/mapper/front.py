@@ -23,7 +23,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import Mapping
-from cnncc.mapper.arrays import Amounts, Counts
+from cnncc.mapper.arrays import Amounts, Counts, stable_order
 from cnncc.mapper.block_sizes import block_tiles
 from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
@@ -80,7 +80,7 @@ def _part(shape: LayerShape, arch: Arch, form: Form, alike: Form, limit: int, co
     array = array_energy(numbers(shape, arch), form, combinations.indices, costs, cut)
     tiles, least, fewest = combinations.tiles, array, combinations.least
     number = np.asarray(np.ravel_multi_index(tuple(tiles.T[::-1]), tuple(tiles.max(axis=0, initial=0)[::-1] + 1)))
-    order = np.argsort(number, kind="stable")
+    order = stable_order(number)
     starts = np.flatnonzero(np.diff(number[order], prepend=-1))
     if len(order):
         least, fewest = np.minimum.reduceat(least[order], starts), np.minimum.reduceat(fewest[order], starts)
@@ -224,8 +224,10 @@ class _Front:
 
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
-        near, fastest = int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64, self.fastest.cycles
-        far = max(near, int(self.effort.front_slack * fastest) + 64) if self.wide else near
+        ideal, fastest = ideal_cycles(self.shape, self.arch), self.fastest.cycles
+        near = int(self.effort.front_slack * ideal) + 64
+        is_far = self.wide and fastest > self.effort.front_far * ideal
+        far = max(near, int(self.effort.front_slack * fastest) + 64) if is_far else near
         near, far = min(near, self.limit), min(far, self.limit)
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
         alike = {form.name: form for form in forms}  # with the same combinations
