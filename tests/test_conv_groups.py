@@ -315,6 +315,19 @@ def test_conv_groups_auto_pad_counts_the_gaps() -> None:
     assert layer.window.pad == (1, 3, 1, 2)
 
 
+def test_conv_groups_auto_pad_of_few_taps_and_a_large_stride(tmp_path: Path) -> None:
+    """Windows that need one column less leave out the last; of others onnxruntime leaves out some at the start, too."""
+    layer = layer_read({"auto_pad": "SAME_UPPER", "strides": [1, 2]}, (2, 3, 1, 1), (5, 8))
+    assert layer.window.pad == (0, 0, 0, 0)
+    nodes = [node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", strides=[1, 4])]
+    module = compiled(build(nodes, {"x": (1, 3, 5, 8)}, ["y"], {"w": noise(1, 2, 3, 1, 1)}), tmp_path).module
+    (host,) = [op for op in module.walk() if isinstance(op, HostOp)]
+    assert "auto_pad = SAME_UPPER needs 3 rows or columns less than the image has" in str(host)
+    np.savez(tmp_path / "x.npz", x=noise(2, 3, 3, 5, 8))
+    result = done("verify", tmp_path / "net.onnx", "--arch", "spatial-4x4", "--input", tmp_path / "x.npz")
+    assert "DIFFERS" not in result.stdout
+
+
 def test_conv_groups_calibration_measures_each_group_by_its_own_inputs() -> None:
     layer = layer_read({"group": 3}, (6, 2, 3, 2), (3, 2))
     patch = noise(5, 1, 6, 3, 2).astype(np.float64)

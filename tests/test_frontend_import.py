@@ -324,6 +324,14 @@ def test_frontend_import_pools_of_ceil_mode(
     assert result_dims(proto, tmp_path) == {"y": list(found[0].shape), "a": list(found[1].shape)}
 
 
+def test_frontend_import_pools_of_ceil_mode_with_as_many_windows_as_strides(tmp_path: Path) -> None:
+    """SAME has ⌈size / stride⌉ windows. ONNX's inference has 3 for the 7 columns here, onnxruntime 2."""
+    for kernel, strides in (([3, 2], [2, 3]), ([1, 1], [1, 5])):
+        pool = f'MaxPool <ceil_mode = 1, kernel_shape = {kernel}, strides = {strides}, auto_pad = "SAME_UPPER"> (x)'
+        proto = model(f"g (float[1, 2, 4, 7] x) => (float[a, b, c, d] y) {{ y = {pool} }}")
+        assert result_dims(proto, tmp_path) == {"y": [1, 2, -(-4 // strides[0]), -(-7 // strides[1])]}
+
+
 def test_frontend_import_pools_of_ceil_mode_behind_integer_operators(tmp_path: Path) -> None:
     """ONNX knows nothing of the sum's shape: of 1 + 1 + 2 columns a second window would begin in the padding."""
     text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>

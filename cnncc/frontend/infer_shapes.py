@@ -115,9 +115,13 @@ def _padded(node: NodeProto, known: dict[str, ValueInfoProto]) -> list[int]:
     strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
     pads = list(attributes.get("pads", zeros))
     lengths = {len(kernel), len(strides), len(dilations), len(pads) // 2}
-    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or lengths != {len(sizes)} or min(strides, default=0) < 1:
+    auto = attributes.get("auto_pad", b"NOTSET")
+    if auto == b"VALID" or lengths != {len(sizes)} or min(strides, default=0) < 1:
         return []
     for axis, (size, window, stride, step) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        if auto != b"NOTSET":  # ⌈size / stride⌉ windows, whatever ceil_mode is
+            pads[axis + len(sizes)] = max((-(-size // stride) - 1) * stride + (window - 1) * step + 1 - size, 0)
+            continue
         before, after = pads[axis], pads[axis + len(sizes)]
         reach = size + before + after - (window - 1) * step - 1
         if -(-reach // stride) * stride < size + before:  # the last window begins in the image
