@@ -15,7 +15,6 @@ from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext, note
 from cnncc.dialects.nest import CoresOp, GroupOp, Region
 from cnncc.errors import Refusal
-from cnncc.mapper.block_sizes import params_words
 from cnncc.passes._programs.array_mark import mark, marked_array
 from cnncc.passes._scheduling.core_chain import (
     CoreChain,
@@ -134,7 +133,7 @@ class NestCoresPass(ModulePass):
         if arch.cores.most < 2:
             raise Refusal(f"{arch.name} has {arch.cores.most} core (cores.most, CORE-1): another array, as tcpa-4x4")
         shapes = [layer_shape(layer) for layer in graph.layers]
-        words = sum(shape.weight_words + params_words(shape, arch) for shape in shapes)
+        words = sum(shape.weight_words + shape.param_words(arch) for shape in shapes)
         if words > arch.glb.words:
             raise Refusal(
                 f"{arch.name}: all weights and parameters lie in the GLB: {words:,} words, limit {arch.glb.words:,}; "

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import cast
 
 import numpy as np
@@ -209,7 +208,7 @@ def array_work(shape: LayerShape, mapping: Mapping, arch: Arch) -> ArrayWork:
         routes = nest.routes(dim, len(nest.outer))
         macros *= sum(route.trips for route in routes)
         steps *= sum(route.trips * (route.held // nest.lanes(dim, route.held)) for route in routes)
-    operations = prod(shape.sizes.of(dim) for dim in DIMS)
+    operations = shape.operations
     overhead = arch.pe.start_cycles + arch.pe.finish_cycles
     return ArrayWork(macros, steps, operations, overhead, arch.rows * arch.cols, arch.pe.lanes)
 

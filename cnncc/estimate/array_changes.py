@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
@@ -103,7 +102,7 @@ def changes(program: Program, label: str, progress: Progress) -> list[Change]:
 def _least(shape: LayerShape, arch: Arch) -> int:
     """Cycles of a layer on an array at least: with all multipliers busy."""
     pes = arch.rows * arch.cols
-    return 0 if shape.kind == "copy" else prod(vars(shape.sizes).values()) // (pes * shape.most_lanes(arch))
+    return 0 if shape.kind == "copy" else shape.operations // (pes * shape.most_lanes(arch))
 
 
 class _RemappedLayer:

@@ -31,12 +31,6 @@ def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     return words
 
 
-def params_words(shape: LayerShape, arch: Arch) -> int:
-    """Words of all parameters."""
-    sizes = shape.sizes
-    return shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-
-
 def least_params(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     """Words of parameters that are there at least: all, or a slice of them (SPACE-12)."""
     each = shape.params * arch.words_per_param

@@ -19,7 +19,6 @@ from cnncc.mapper.block_sizes import (
     channels_of_block,
     groups_inside,
     least_params,
-    params_words,
     positions_in_blocks,
     reach_of,
     side,
@@ -212,7 +211,7 @@ class Blocks:
         results = len(streamed & {"output", "residual"})
         self.moved: PerPlan = self.moved_image + results * everything
         self.first: PerPlan = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
-        self.params = params_words(shape, self.arch)
+        self.params = shape.param_words(self.arch)
         self.images_words: PerPlan = (1 + self.double) * self.image
         self.results_words: PerPlan = results * outputs
         least = least_params(shape, self.arch, self.budget)

@@ -105,9 +105,8 @@ def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int
 
 def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
     """Cycles in which all multipliers are always busy, or all output units if that takes longer."""
-    sizes, units = shape.sizes, arch.cols * arch.commit.units_per_column
-    macs, results = prod(vars(sizes).values()), shape.results
-    return max(macs // (arch.rows * arch.cols * arch.pe.lanes), results // min(units, arch.glb.words_per_cycle))
+    pes, units = arch.rows * arch.cols, arch.cols * arch.commit.units_per_column
+    return max(shape.operations // (pes * arch.pe.lanes), shape.results // min(units, arch.glb.words_per_cycle))
 
 
 class _Durations:

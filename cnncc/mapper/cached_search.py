@@ -30,14 +30,15 @@ from cnncc.arch.model import Arch, counted_arch
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
-from cnncc.mapper.block_sizes import least_words, params_words
+from cnncc.mapper.block_sizes import least_words
+from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import cost_of
-from cnncc.mapper.search import Result, Tradeoff, best_of, ideal_cycles, search
+from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -164,7 +165,7 @@ class SearchTask:
         return (
             not self.budget.streamed
             and self.budget.prefetched
-            and self.shape.weight_words + params_words(self.shape, self.arch) <= self.budget.words
+            and self.shape.weight_words + self.shape.param_words(self.arch) <= self.budget.words
         )
 
     def _is_far(self, best: Result) -> bool:

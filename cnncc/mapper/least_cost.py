@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 
@@ -23,19 +22,18 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
     """BOUND-20 and BOUND-21. No mapping of the space costs less: words from and to DRAM, and the array.
 
-    array ≥ steps · (mac + ifmap read + weight read) + steps / lanes · (psum read + psum write)
+    array ≥ operations · (mac + ifmap read + weight read) + operations / lanes · (psum read + psum write)
             + words of image and weights · (GLB read + bus + register file write) + results · (psum read + GLB write)
             + parameters and residual · GLB read
     """
-    steps = float(prod(vars(shape.sizes).values()))
-    results = float(shape.results)
+    operations, results = float(shape.operations), float(shape.results)
     cost = dram_cost(shape, arch, budget, costs) + results * costs.glb_write
     cost += results * costs.glb_read * budget.residual
     if shape.kind == "copy":
         return cost + results * costs.glb_read
     operation = costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac
-    lanes = shape.most_products(arch)
-    cost += steps * operation + steps / lanes * (costs.psum_read + costs.psum_write) + results * costs.psum_read
+    steps = operations / shape.most_products(arch)
+    cost += operations * operation + steps * (costs.psum_read + costs.psum_write) + results * costs.psum_read
     cost += shape.weight_words * (costs.glb_read + costs.bus + costs.weight_write)
     return cost + _image_words(shape) * (costs.glb_read + costs.bus + costs.ifmap_write)
 

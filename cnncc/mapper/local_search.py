@@ -79,11 +79,9 @@ class LocalSearch:
 
     def _busy_cycles(self, mapping: Mapping) -> int:
         """Cycles of all macro-instructions at least: their start and finish, and the operations shared by all PEs."""
-        pe, sizes, nest = self.arch.pe, self.shape.sizes, Nest(self.shape, mapping)
+        pe, nest = self.arch.pe, Nest(self.shape, mapping)
         pes = prod(count for _, count in loops_in_space(self.shape, mapping))
-        return (
-            nest.trips(DIMS, len(nest.outer)) * (pe.start_cycles + pe.finish_cycles) + prod(vars(sizes).values()) // pes
-        )
+        return nest.trips(DIMS, len(nest.outer)) * (pe.start_cycles + pe.finish_cycles) + self.shape.operations // pes
 
     def _fits(self, mapping: Mapping) -> bool:
         shape, arch, residual = self.shape, self.arch, self.budget.residual
@@ -113,7 +111,7 @@ def neighbours(mapping: Mapping, shape: LayerShape) -> Iterator[Mapping]:
     yield from _stages_moved(mapping, blocks, shape.sizes)
     yield from _image_first(mapping, shape.sizes)
     yield from _steps_changed(mapping, blocks, dims + "c", shape.sizes)
-    yield from _loops_added(mapping, blocks, dims, shape.sizes)
+    yield from _loops_added(mapping, dims, shape.sizes)
 
 
 def _stages_moved(mapping: Mapping, blocks: int, sizes: Sizes) -> Iterator[Mapping]:
@@ -163,7 +161,7 @@ def _steps_changed(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> It
             )
 
 
-def _loops_added(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> Iterator[Mapping]:
+def _loops_added(mapping: Mapping, dims: str, sizes: Sizes) -> Iterator[Mapping]:
     """A loop more right outside a stage, or right inside it."""
     loops = mapping.loops
     moved = [stage for stage in mapping.stages if _is_of(stage, RESULTS | IMAGE)]

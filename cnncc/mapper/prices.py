@@ -50,8 +50,8 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     for dim, loops in tables(numbers, form, cut).items():
         of_rows, of_cols = on_rows.get(dim, one), on_cols.get(dim, one)
         pes[dim], (trips[dim], held[dim]) = of_rows * of_cols, loops.of(of_rows, of_cols, box[dim])
-    steps = float(prod(vars(sizes).values()))
-    cost = steps * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
+    operations = float(shape.operations)
+    cost = operations * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
     if shape.is_mac:
         loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else trips["h"] * trips["w"])
         cost = cost + loads * (costs.glb_read + costs.bus + costs.weight_write * pes["h"] * pes["w"])
@@ -74,7 +74,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     is_cut = {"os": False, "ws": over_pixels | cut, "is": trips["k"] > 1}[form.name]
     times = np.where(is_cut, trips["c"] * trips["r"] * trips["s"], np.where(by_c, trips["c"], 1))
     commits = times * results
-    cost = cost + steps / lanes * (costs.psum_read + costs.psum_write)
+    cost = cost + operations / lanes * (costs.psum_read + costs.psum_write)
     cost = cost + commits * (summed * costs.psum_read + (summed - 1) * costs.south)
     cost = cost + arch.words_per_sum * (commits - results) * (costs.glb_read + costs.glb_write)
     places = sizes.h * sizes.w * trips["k"] if shape.per_position else sizes.k * trips["h"] * trips["w"]

@@ -107,8 +107,7 @@ class _Search:
         self.later: list[tuple[int, int, Point, BlockPlan]] = []
         self.fastest = defaultdict[object, list[tuple[int, int, Mapping]]](list)  # of a kind: cycles, run, mapping
         sizes = shape.sizes
-        params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-        left = budget.words - shape.weight_words - params
+        left = budget.words - shape.weight_words - shape.param_words(arch)
         whole = BlockPlan(shape.tiled_together, sizes.h, sizes.w)
         self.is_square = rows_are_columns(shape)
         self.turned = effort.turned or self.exact or not self.is_square

@@ -16,7 +16,7 @@ from cnncc.model.loop_walk import WalkOrder
 RINGS = "hwrs"  # dimensions of rows and columns, which count through the whole image even in a buffer
 
 
-def own_cycles(
+def descriptor_cycles(
     shape: LayerShape,
     order: WalkOrder,
     staged: Map[str, Stage],

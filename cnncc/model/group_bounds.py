@@ -6,8 +6,6 @@ cycles   the operations of all layers on all multipliers; these words through th
 
 from __future__ import annotations
 
-from math import prod
-
 from cnncc.arch.model import Arch
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
@@ -21,7 +19,7 @@ def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
 
 
 def _busy(layer: LayerPlan, arch: Arch) -> int:
-    return -(-prod(vars(layer.shape.sizes).values()) // (arch.rows * arch.cols * layer.shape.most_lanes(arch)))
+    return -(-layer.shape.operations // (arch.rows * arch.cols * layer.shape.most_lanes(arch)))
 
 
 def least_group_words(plan: GroupPlan, arch: Arch) -> int:
@@ -44,7 +42,7 @@ def _loaded(plan: GroupPlan, number: int) -> int:
 def _words(layer: LayerPlan, arch: Arch) -> int:
     """Weights, parameters, and what lies in DRAM of ifmap, residual and output: each word once."""
     shape, staged = layer.shape, layer.mapping.glb_stages
-    words = shape.params * arch.words_per_param * shape.sizes.k if "params" in staged else 0
+    words = shape.param_words(arch) if "params" in staged else 0
     words += shape.weight_words if "weight" in staged else 0
     words += shape.results * (("residual" in staged) + ("output" in staged))
     return words + (image_words(shape) if "ifmap" in staged else 0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.model.causes import stalls
-from cnncc.model.descriptors import own_cycles
+from cnncc.model.descriptors import descriptor_cycles
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import StripeTokens
 from cnncc.model.layer_shape import GlbBudget, LayerShape, whole
@@ -195,7 +195,9 @@ class ScheduleWalk:
     def views(self) -> SequencerCycles:
         """The cycles of the descriptors, known when all has been walked through."""
         staged, plan = self.transfers.stages, self.plan
-        return SequencerCycles(own_cycles(self.shape, self.order, staged, plan.residual, self.partial, plan.rings))
+        return SequencerCycles(
+            descriptor_cycles(self.shape, self.order, staged, plan.residual, self.partial, plan.rings)
+        )
 
     def head(self) -> list[Task]:
         """The transfers that a layer of a group begins with."""

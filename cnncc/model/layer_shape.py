@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._layers import Window
@@ -63,6 +64,16 @@ class LayerShape:
     def weight_words(self) -> int:
         """Words of all weights."""
         return self.sizes.k * self.sizes.c * self.sizes.r * self.sizes.s if self.is_mac else 0
+
+    def param_words(self, arch: Arch) -> int:
+        """Words of all parameters."""
+        sizes = self.sizes
+        return self.params * arch.words_per_param * (sizes.h * sizes.w if self.per_position else sizes.k)
+
+    @cached_property
+    def operations(self) -> int:
+        """MACs of all PEs, or whatever operation the kind has."""
+        return prod(vars(self.sizes).values())
 
     @cached_property
     def results(self) -> int:

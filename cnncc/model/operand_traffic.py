@@ -131,7 +131,7 @@ class _LayerWords:
         if self.shape.kind == "copy":
             words["ifmap"]["glb_read"] += self.outputs
             return OperandTraffic(self.shape.kind, 0, 0, words)
-        operations = prod(self.sizes.of(dim) for dim in DIMS)
+        operations = self.shape.operations
         words["params"]["glb_read"] += self.params(self.depth)
         for operand in self.rf:
             loads = self.weights() if operand == "weight" else self.ifmap()

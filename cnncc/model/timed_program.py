@@ -2,11 +2,11 @@
 
 A program is a sequence of
 
-    Task          an engine's instruction: its duration, the tokens that it takes and gives
-    Own           cycles of the sequencer: `desc`, `step`
-    TimedSignal   tokens that the sequencer gives
-    Wait          the sequencer waits until engines are idle, as in `sync`
-    TimedLoop     a hardware loop around a sequence
+    Task              an engine's instruction: its duration, the tokens that it takes and gives
+    SequencerCycles   cycles of the sequencer: `desc`, `step`
+    TimedSignal       tokens that the sequencer gives
+    Wait              the sequencer waits until engines are idle, as in `sync`
+    TimedLoop         a hardware loop around a sequence
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +22,6 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import NEVER
-from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm, GroupSearch, Mappings
@@ -193,9 +191,9 @@ class GroupChoice:
         for each in strips:
             cycles = 0
             for number, layer in enumerate(each.group.layers):
-                operations = sum(_operations(part.shapes[number]) for part in each.group.parts)
+                operations = sum(part.shapes[number].operations for part in each.group.parts)
                 busy = run[1][part_label(self.network, layer)].compute
-                cycles += busy * operations // _operations(layer_shape(layer))
+                cycles += busy * operations // layer_shape(layer).operations
             guessed.append(replace(each, figures=Figures(max(cycles, each.figures.cycles), each.figures.cost)))
         return guessed
 
@@ -231,10 +229,6 @@ class GroupChoice:
         networks += [(groups, MappedLayers(mappings, self.candidates)) for groups, mappings in others]
         figures = [self.figures([each.group for each in groups], layers) for groups, layers in networks]
         self.chosen, self.beside = networks[self.objective.best(figures, min(fewest, self.fewest))]
-
-
-def _operations(shape: LayerShape) -> int:
-    return prod(vars(shape.sizes).values())
 
 
 def _times(figures: Figures, guess: Figures) -> tuple[float, float]:

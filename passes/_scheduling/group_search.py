@@ -17,7 +17,6 @@ from cnncc.dialects._groups import KINDS, STREAMED
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, Loop, Stage, image_shape, reads_of_values
 from cnncc.errors import Refusal
-from cnncc.mapper.block_sizes import params_words
 from cnncc.mapper.cached_search import SearchTask, result_of
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.mapper.prices import cost_of
@@ -169,7 +168,7 @@ class GroupSearch:
 
     def weights(self, run: Sequence[LayerOp]) -> int:
         """Words of their weights and params, which all lie in the GLB while a group runs."""
-        return sum(shape.weight_words + params_words(shape, self.arch) for shape in map(layer_shape, run))
+        return sum(shape.weight_words + shape.param_words(self.arch) for shape in map(layer_shape, run))
 
     # -- forms of a group --------------------------------------------------------------------------------------------
 

@@ -100,9 +100,7 @@ def _fit(network: Network, resident: Sequence[Value], layers: Iterable[LayerOp],
     roots, small = {value.root for value in resident}, arch.glb.words // SMALL
     for layer in layers:
         shape_, moves = layer_shape(layer), any(root not in roots for root in network.operands(layer).values())
-        sizes = shape_.sizes
-        each = sizes.h * sizes.w if shape_.per_position else sizes.k
-        weights = shape_.weight_words + shape_.params * arch.words_per_param * each
+        weights = shape_.weight_words + shape_.param_words(arch)
         needs = min(weights, small) + (small if moves else 0)
         if live_words(resident, network.number[layer]) + needs > arch.glb.words:
             return False

@@ -14,7 +14,6 @@ from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, least_lag, lea
 from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
-from cnncc.mapper.block_sizes import params_words
 from cnncc.mapper.cached_search import SearchTask, result_of
 from cnncc.mapper.search import Result
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
@@ -198,7 +197,7 @@ def stripe_task(
     sums: whether partial sums may lie there, too. Without them the GLB has weights and parameters alone.
     """
     stripe = stripe_shape(shape, rows)
-    words = arch.glb.words if sums else min(arch.glb.words, stripe.weight_words + params_words(stripe, arch))
+    words = arch.glb.words if sums else min(arch.glb.words, stripe.weight_words + stripe.param_words(arch))
     task = SearchTask(stripe, arch, GlbBudget(words, residual=residual), dataflow)
     return replace(task, effort=task.effort.of_stripe())
 
@@ -211,7 +210,7 @@ def best_of_stripe(layer: LayerOp, rows: int, arch: Arch, sums: bool = True) -> 
     shape = replace(layer_shape(layer), kind=kind_in_group(layer))
     mapping = whole_mapping(result_of(stripe_task(shape, rows, arch, layer.residual is not None, sums=sums)))
     if mapping is None:
-        words = shape.weight_words + params_words(shape, arch)
+        words = shape.weight_words + shape.param_words(arch)
         raise Refusal(
             f"its weights and parameters, {words} words, do not fit glb.words = {arch.glb.words}: leave the layer out, "
             f"or use a larger array"
