@@ -20,8 +20,8 @@ from cnncc.machine.times.durations import UnitSettings, occupancy
 from cnncc.machine.times.tasks import task_of
 from cnncc.machine.times.times import waits_for
 from cnncc.model.cores_timeline import RESULT, TimedCore, cores_cycles
-from cnncc.model.layer_schedule import machine
 from cnncc.model.timed_program import HALVES, Node, SequencerCycles, Task, TimedSignal, Token, Wait, repeat
+from cnncc.model.timeline import TimelineMachine
 
 
 class Records:
@@ -66,7 +66,7 @@ def timed_cores(text: str, arch: Arch, frames: int) -> list[TimedCore]:
     for (core, semaphore), targets in wiring_of(cores).routes.items():
         routes[core][HALVES + semaphore] = [(to, HALVES + number) for to, number in targets]
     return [
-        TimedCore(Records(core, ()).nodes(core.tree), machine(core.arch), routes[at], core.arch.rows > 0)
+        TimedCore(Records(core, ()).nodes(core.tree), TimelineMachine.of(core.arch), routes[at], core.arch.rows > 0)
         for at, core in enumerate(cores)
     ]
 

@@ -16,11 +16,11 @@ from cnncc.arch.model import load_arch
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.mapper import cached_search
+from cnncc.mapper.arrays import ALL, NEVER
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.local_search import LocalSearch, improved, neighbours
-from cnncc.mapper.search import ALL, Result, best_of, search
-from cnncc.mapper.transfer_bound import NEVER
+from cnncc.mapper.search import Result, best_of, search
 from cnncc.model.layer_shape import GlbBudget
 
 RUN, DRAWN, STEPS = examples(8), examples(6), 2

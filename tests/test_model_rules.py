@@ -13,10 +13,10 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
-from cnncc.model.group_bounds import least_group_words, lines_touched
+from cnncc.model.group_bounds import least_group_words
 from cnncc.model.group_schedule import group_plan
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.layer_shape import LayerShape, slices
+from cnncc.model.layer_shape import LayerShape, lines_touched, slices
 from cnncc.model.legal import fits_register_files, is_legal
 from cnncc.model.occupancy import Engines, SpatialLoop, distinct, transfer
 from cnncc.model.register_files import (

@@ -24,6 +24,15 @@ PerPlan = Amounts
 An axis along which all numbers are equal may have length 1.
 """
 
+NEVER = 1 << 60
+"""Cycles of what has no mapping."""
+
+ILLEGAL = 1 << 40
+"""Trips of an illegal combination, and so its cycles at least."""
+
+ALL = ILLEGAL >> 1
+"""More cycles than any layer takes, and fewer than an illegal combination takes."""
+
 NONE: PerPlan = np.zeros(1, np.int64)
 """No cycles, in any plan."""
 

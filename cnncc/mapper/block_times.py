@@ -6,7 +6,7 @@ Arrays have the axes of `PerPlan`, those of `Trips` one axis `[size of blocks]`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -302,6 +302,12 @@ class BlockTimes:
         down = prod(min(part.rows for part in self.bound.parts[dim]) for dim in "cr") - 1
         return self.blocks.committing(self.again) + self.commits * down
 
+    @cached_property
+    def held_sums(self) -> PerPlan | int:
+        """Cycles of the macro-instructions of the sums that PEs hold while a commit waits: `psum_halves` of them."""
+        of_commit = prod(np.where(self.blocks.adds_up[dim], 1, self.bound.trips(dim)) for dim in "crs")
+        return self.bound.arch.pe.psum_halves * self.bound.first_last[0] * of_commit
+
     def residual_comes(self) -> PerPlan:
         """BOUND-11. max(0, D(first block) + λ − `psum_halves` · macro-instructions of a commit − fill).
 
@@ -312,8 +318,7 @@ class BlockTimes:
         if "residual" not in blocks.budget.streamed or "ifmap" in blocks.budget.streamed:
             return NONE
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
-        alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
-        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last[0] * alone - bound.start, 0)
+        return np.maximum(comes - self.held_sums - bound.start, 0)
 
     def buffers_of_results(self) -> PerPlan:
         """BOUND-13. head + (commits + commit latencies + D(results) + N · λ) / 2, with N blocks of results.

@@ -7,7 +7,6 @@ DMA does them one after the other, and a transfer waits until its buffer is free
 from __future__ import annotations
 
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
@@ -202,8 +201,7 @@ class BlockTransfers:
         """
         blocks, bound, pe, latency = self.blocks, self.bound, self.bound.arch.pe, self.dram.latency_cycles
         ways = len(self.streamed & {"output", "residual"})
-        alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
-        wait = ways * latency - pe.psum_halves * bound.first_last[0] * alone
+        wait = ways * latency - self.times.held_sums
         words = ways * (blocks.everything - blocks.last_results) / self.wpc
         results = np.where(buffers.results == 1, words + (blocks.results - 1) * wait, 0) if ways else NONE
         if stage.part is None:

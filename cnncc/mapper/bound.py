@@ -103,6 +103,11 @@ def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int
     return sum(steps[::-1][:count])
 
 
+def cycle_limit(times: float, cycles: int) -> int:
+    """The cycles below which mappings are looked for. A few more count for layers that take only few."""
+    return int(times * cycles) + 64
+
+
 def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
     """Cycles in which all multipliers are always busy, or all output units if that takes longer."""
     pes, units = arch.rows * arch.cols, arch.cols * arch.commit.units_per_column

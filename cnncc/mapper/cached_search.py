@@ -30,6 +30,7 @@ from cnncc.arch.model import Arch, counted_arch
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
+from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.effort import USUAL, Effort
@@ -40,7 +41,6 @@ from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.space import forms_of
-from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
 from cnncc.util.garbage import collect_rarely

@@ -26,8 +26,8 @@ MOST_PATHS = 256  # that end in a choice. With 48 ResNet-50 on 8 x 8 PEs takes 0
 MOST_RUN = 3  # of the choices of a layer: all pairs of these are run on the model
 MOST_FIRST = 3  # paths with about the fewest cycles that are run; as many through the fastest choices
 MOST_EXACT = 10  # paths that are run
-PART = 500  # of a layer's cycles: from there on it is worth while to know how long it waits
-STREAMED_PART = 50  # where something is streamed, and searches take longer
+WAIT_PART = 500  # of a layer's cycles: from there on it is worth while to know how long it waits
+STREAMED_WAIT_PART = 50  # where something is streamed, and searches take longer
 ACTIVATIONS = ("ifmap", "residual", "output")
 
 
@@ -174,7 +174,7 @@ def _steps(
         return _estimate(b, a.plan is not None and a.words + b.prefetched_words <= budget, arch)
 
     def more(a: LayerChoice, b: LayerChoice) -> int:
-        return step(a, b, a.words + b.prefetched_words <= budget, arch) - alone(a, b)
+        return added_cycles(a, b, a.words + b.prefetched_words <= budget, arch) - alone(a, b)
 
     first, second = before[0], current[0]
     if not any(waits(b, arch) for b in current):
@@ -195,7 +195,7 @@ def waits(current: LayerChoice, arch: Arch) -> bool:
         return False
     comes = current.prefetched_words // arch.dram.words_per_cycle + arch.dram.latency_cycles
     streams = any(stage.operand in ACTIVATIONS for stage in current.plan.mapping.stages if stage.memory == "glb")
-    return comes * (STREAMED_PART if streams else PART) > _estimate(current, True, arch)
+    return comes * (STREAMED_WAIT_PART if streams else WAIT_PART) > _estimate(current, True, arch)
 
 
 def _estimate(current: LayerChoice, prefetched: bool, arch: Arch) -> int:
@@ -215,7 +215,7 @@ def _alone(first: LayerChoice, arch: Arch) -> int:
     return _cycles((_labelled("before", first.plan),), arch) if first.plan else 0
 
 
-def step(before: LayerChoice, current: LayerChoice, prefetched: bool, arch: Arch) -> int:
+def added_cycles(before: LayerChoice, current: LayerChoice, prefetched: bool, arch: Arch) -> int:
     """Cycles that a layer adds to the one before it. prefetched: whether its operands are."""
     if current.plan is None:
         return 0

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.arrays import Amounts, Counts, Flags, stable_order
+from cnncc.mapper.arrays import ILLEGAL, Amounts, Counts, Flags, stable_order
 from cnncc.mapper.space import Form, Numbers, numbers, shared
-from cnncc.mapper.tables import NEVER, EqualParts, LoopTable, LoopTables, table
+from cnncc.mapper.tables import EqualParts, LoopTable, LoopTables, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
 
@@ -224,13 +224,13 @@ class _Bounds:
         return self.compute + (words if self.arch.sequencer.overlap else self.macros)
 
     def least(self) -> Amounts:
-        """The bound; NEVER where register files have no room."""
+        """The bound; ILLEGAL where register files have no room."""
         loads = self.groups * self.loads()
         if self.arch.sequencer.overlap:
             least = np.maximum(self.soon(), np.maximum(loads, self.beside_loads()))
         else:
             least = self.soon() + loads + self.groups * self.in_turn()
-        return np.where(self.fit_register_files(), least, NEVER) if self.arch.pe.pong_words else least
+        return np.where(self.fit_register_files(), least, ILLEGAL) if self.arch.pe.pong_words else least
 
 
 def _groups(shape: LayerShape) -> int:

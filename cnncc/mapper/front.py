@@ -29,7 +29,7 @@ from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
-from cnncc.mapper.bound import Bound, Durations, ideal_cycles
+from cnncc.mapper.bound import Bound, Durations, cycle_limit, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
@@ -225,11 +225,11 @@ class _Front:
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
         ideal, fastest = ideal_cycles(self.shape, self.arch), self.fastest.cycles
-        near = int(self.effort.front_slack * ideal) + 64
+        near = cycle_limit(self.effort.front_slack, ideal)
         is_far = self.wide and fastest > self.effort.front_far * ideal
-        far = max(near, int(self.effort.front_slack * fastest) + 64) if is_far else near
+        far = max(near, cycle_limit(self.effort.front_slack, fastest)) if is_far else near
         near, far = min(near, self.limit), min(far, self.limit)
-        forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
+        forms = forms_of(self.shape, dataflow)
         alike = {form.name: form for form in forms}  # with the same combinations
         parts = [_part(self.shape, self.arch, form, alike[form.name], far, self.costs, self.cut) for form in forms]
         least = np.concatenate([part.least for part in parts])

@@ -14,8 +14,7 @@ from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.prices import dram_energy
 from cnncc.mapper.space import form_of_all_blocks
 from cnncc.mapper.tiles import Tiles
-from cnncc.model.group_bounds import image_words
-from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
+from cnncc.model.layer_shape import GlbBudget, LayerShape, image_words, reach
 
 
 @lru_cache(maxsize=1024)

@@ -20,10 +20,11 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
+from cnncc.mapper.arrays import ALL, NEVER
 from cnncc.mapper.block_sizes import least_words, least_words_of
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Cells
-from cnncc.mapper.bound import Bound, Durations, ideal_cycles
+from cnncc.mapper.bound import Bound, Durations, cycle_limit, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.space import (
@@ -36,12 +37,10 @@ from cnncc.mapper.space import (
     numbers,
     point,
 )
-from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
+from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, streamed_cycles
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import fits_glb, fits_register_files, is_legal
-
-ALL = 1 << 39  # more cycles than any layer takes
 
 
 class Tradeoff(NamedTuple):
@@ -324,11 +323,11 @@ _Look = tuple[list[Combinations], int]  # of all forms, what takes less than som
 def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
     """All combinations, looked for in wider and wider circles."""
     shape, arch, cut = everything.shape, everything.arch, bool(search.budget.streamed)
-    forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
+    forms = forms_of(shape, dataflow)
     ideal, done, limits = ideal_cycles(shape, arch), 0, [*search.effort.limits]
     while done < search.limit:
         # The same for all GLB budgets, but for the last look.
-        limit = int(ideal * limits[0]) + 64 if limits else min(ALL, search.limit)
+        limit = cycle_limit(limits[0], ideal) if limits else min(ALL, search.limit)
         alike = {form.name: form for form in forms}  # with the same combinations
         below = {name: found_below(shape, arch, form, limit, cut) for name, form in alike.items()}
         each = [below[form.name]._replace(form=form) for form in forms]

@@ -51,9 +51,10 @@ CHANNELWISE = (FORMS[0], FORMS[1], FORMS[2], Form("ws", "kcrs|WhwI"))
 POOLS = (Form("os", "khw|rsI"), Form("os", "hkw|rsI"), Form("os", "hwk|rsI"))
 
 
-def forms_of(shape: LayerShape) -> tuple[Form, ...]:
-    """The forms of a layer's mappings."""
-    return POOLS if not shape.is_mac else CHANNELWISE if shape.channelwise else FORMS
+def forms_of(shape: LayerShape, dataflow: str = "") -> tuple[Form, ...]:
+    """The forms of a layer's mappings. dataflow: those with this name alone."""
+    forms = POOLS if not shape.is_mac else CHANNELWISE if shape.channelwise else FORMS
+    return tuple(form for form in forms if dataflow in ("", form.name))
 
 
 def form_of_all_blocks(shape: LayerShape) -> Form:

@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.arrays import Amounts, Counts, Flags
-
-NEVER = 1 << 40  # trips of a combination that is no mapping of its own
+from cnncc.mapper.arrays import ILLEGAL, Amounts, Counts, Flags
 
 
 @lru_cache(maxsize=4096)
@@ -70,7 +68,7 @@ def table(
     even: EqualParts,
     cut: bool = False,
 ) -> LoopTables:
-    """The table of a dimension, for 1 to `rows` and 1 to `cols` PEs. Illegal entries are NEVER (SPACE-5).
+    """The table of a dimension, for 1 to `rows` and 1 to `cols` PEs. Illegal entries are ILLEGAL (SPACE-5).
 
     - box: numbers of indices in the box, in ascending order
     - spread: the dimension is k, whose rest goes to as many PE sets as divide it
@@ -121,7 +119,7 @@ def _in_blocks(
         tile, row = np.minimum(r * c * b, extent), np.minimum(c * b, extent)
         loops = [(tile, None), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
     trips, held = bodies(np.full(len(b), extent), loops)
-    never = np.full((rows + 1, cols + 1, len(box)), float(NEVER))
+    never = np.full((rows + 1, cols + 1, len(box)), float(ILLEGAL))
     result = LoopTables(never, never.copy(), np.zeros(box[-1] + 1, np.int64))
     result.trips[1:, 1:][index] = trips
     result.held[1:, 1:][index] = held

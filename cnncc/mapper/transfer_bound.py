@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.arrays import Counts, Flags, PerPlan
+from cnncc.mapper.arrays import NEVER, Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import cut_dims, least_words, least_words_of
 from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, some_of
 from cnncc.mapper.bound import ideal_cycles
@@ -18,7 +18,6 @@ from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.occupancy import ceil_div
 
-NEVER = 1 << 60
 MANY = 32  # tiles that are looked at together
 CELLS = 10_000  # plans of these together from which on it saves time to leave some out
 

@@ -17,7 +17,7 @@ from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.cores_timeline import RESULT, Period, TimedCore, cores_cycles, note_of
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_schedule import CoreSchedule, core_schedule
-from cnncc.model.layer_schedule import ChannelNotes, machine
+from cnncc.model.layer_schedule import ChannelNotes
 from cnncc.model.occupancy import transfer
 from cnncc.model.timed_program import (
     ALWAYS,
@@ -37,7 +37,7 @@ from cnncc.model.timed_program import (
     Wait,
     repeat,
 )
-from cnncc.model.timeline import Timeline, cycles, idle_state
+from cnncc.model.timeline import Timeline, TimelineMachine, idle_state, predicted_cycles
 from cnncc.model.transfers import tokens_of
 
 DESCRIPTORS = 2  # of a transfer: of the DRAM side and of the GLB side
@@ -84,7 +84,7 @@ def cores_schedule(plan: CoresPlan, arch: Arch, frames: int, hosts: tuple[int, i
         targets = dict[int, list[tuple[int, int]]]()
         for route in own_routes:
             targets.setdefault(HALVES + route.semaphore, []).append((route.core, HALVES + route.to))
-        cores.append(TimedCore(program, machine(own), targets, bool(cores), noted))
+        cores.append(TimedCore(program, TimelineMachine.of(own), targets, bool(cores), noted))
     return cores
 
 
@@ -155,7 +155,7 @@ def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycle
     before = core.nodes[: next(at for at, node in enumerate(core.nodes) if isinstance(node, TimedLoop)) - 1]
     if not any(isinstance(node, Task) for node in before):
         return {"frames": whole}
-    weights = cycles(before, Timeline(core.machine, before).run(idle_state(core.machine)).now, {})
+    weights = predicted_cycles(before, Timeline(core.machine, before).run(idle_state(core.machine)).now, {})
     rest = replace(whole, total=whole.total - weights.total, dma=whole.dma - weights.dma)
     return {"weights": weights, "frames": rest}
 

@@ -31,7 +31,7 @@ from cnncc.model.timed_program import (
     TimedLoop,
     TimedSignal,
 )
-from cnncc.model.timeline import Timeline, TimelineClock, TimelineMachine, TimelineState, cycles, idle_state
+from cnncc.model.timeline import Timeline, TimelineClock, TimelineMachine, TimelineState, idle_state, predicted_cycles
 
 RESULT = QUEUES  # a queue of no semaphore: a transfer of a frame's results gives a token to it
 MANY = 1 << 62
@@ -292,7 +292,7 @@ class _Walk:
         stalls = {}
         if isinstance(self.clock, causes.CauseTimeline):
             stalls = {name: self.clock.stalls.get(name, 0) for name in (*CAUSES, *CHANNEL_CAUSES)}
-        return cycles(self.core.nodes, self.clock.elapsed, stalls)
+        return predicted_cycles(self.core.nodes, self.clock.elapsed, stalls)
 
 
 def _cause(task: Task) -> str:

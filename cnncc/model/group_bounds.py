@@ -9,7 +9,7 @@ from __future__ import annotations
 from cnncc.arch.model import Arch
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.layer_shape import LayerShape
+from cnncc.model.layer_shape import image_words
 
 
 def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
@@ -46,21 +46,3 @@ def _words(layer: LayerPlan, arch: Arch) -> int:
     words += shape.weight_words if "weight" in staged else 0
     words += shape.results * (("residual" in staged) + ("output" in staged))
     return words + (image_words(shape) if "ifmap" in staged else 0)
-
-
-def image_words(shape: LayerShape) -> int:
-    """Words of the image that windows touch."""
-    sizes, window = shape.sizes, shape.window
-    rows = lines_touched(sizes.h, sizes.r, window.stride[0], window.dilation[0], window.pad[0], shape.ih)
-    cols = lines_touched(sizes.w, sizes.s, window.stride[1], window.dilation[1], window.pad[1], shape.iw)
-    return sizes.n * shape.channels * rows * cols
-
-
-def lines_touched(outputs: int, taps: int, stride: int, dilation: int, pad: int, extent: int) -> int:
-    """Rows (columns) of an image that windows touch. Those of the padding are none.
-
-    >>> lines_touched(outputs=4, taps=2, stride=3, dilation=1, pad=1, extent=9)  # 0, 2, 3, 5, 6, 8
-    6
-    """
-    touched = {at * stride - pad + tap * dilation for at in range(outputs) for tap in range(taps)}
-    return sum(0 <= line < extent for line in touched)

@@ -43,7 +43,7 @@ from cnncc.model.timed_program import (
     Wait,
     repeat,
 )
-from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, cycles, idle_state
+from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, idle_state, predicted_cycles
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers, tokens_of
 
 PREFETCHED = frozenset({"weight", "params"})  # the operands that may be prefetched while the layer before runs
@@ -76,12 +76,6 @@ def plan_in(budget: GlbBudget, shape: LayerShape, mapping: Mapping) -> LayerPlan
     return LayerPlan("", shape, mapping, budget.residual, PREFETCHED if budget.prefetched else frozenset())
 
 
-def machine(arch: Arch) -> TimelineMachine:
-    """The properties of an array that times depend on, beside its tasks."""
-    halves = arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves
-    return TimelineMachine(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
-
-
 class LayerSchedule(NamedTuple):
     """The program of a layer with its `sync`. prefetched: its transfers in the layer before."""
 
@@ -90,7 +84,7 @@ class LayerSchedule(NamedTuple):
 
     def start(self, arch: Arch) -> TimelineState:
         """An idle machine before the layer, with all buffers free except those of prefetched operands."""
-        state = idle_state(machine(arch))
+        state = idle_state(TimelineMachine.of(arch))
         tokens = list(state.tokens)
         for queue, count in PRIMED_QUEUES.items():
             tokens[queue] = (0,) * count
@@ -103,7 +97,7 @@ class LayerSchedule(NamedTuple):
 
     def cycles(self, arch: Arch) -> int:
         """Cycles from `start` to the end of the layer's `sync`."""
-        return Timeline(machine(arch), self.nodes).run(self.start(arch)).now
+        return Timeline(TimelineMachine.of(arch), self.nodes).run(self.start(arch)).now
 
 
 @lru_cache(maxsize=64)
@@ -126,8 +120,8 @@ def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
 def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
     """The cycles of `layer_cycles`, with the engines' busy cycles and the array's stalls by cause."""
     schedule = layer_schedule(plan, arch)
-    (idle,) = stalls(machine(arch), schedule.start(arch), [schedule.nodes])
-    return cycles(schedule.nodes, schedule.cycles(arch), idle)
+    (idle,) = stalls(TimelineMachine.of(arch), schedule.start(arch), [schedule.nodes])
+    return predicted_cycles(schedule.nodes, schedule.cycles(arch), idle)
 
 
 class ChannelNotes(NamedTuple):

@@ -165,6 +165,24 @@ def reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
     return (outputs - 1) * stride + (taps - 1) * dilation + 1
 
 
+def image_words(shape: LayerShape) -> int:
+    """Words of the image that windows touch."""
+    sizes, window = shape.sizes, shape.window
+    rows = lines_touched(sizes.h, sizes.r, window.stride[0], window.dilation[0], window.pad[0], shape.ih)
+    cols = lines_touched(sizes.w, sizes.s, window.stride[1], window.dilation[1], window.pad[1], shape.iw)
+    return sizes.n * shape.channels * rows * cols
+
+
+def lines_touched(outputs: int, taps: int, stride: int, dilation: int, pad: int, extent: int) -> int:
+    """Rows (columns) of an image that windows touch. Those of the padding are none.
+
+    >>> lines_touched(outputs=4, taps=2, stride=3, dilation=1, pad=1, extent=9)  # 0, 2, 3, 5, 6, 8
+    6
+    """
+    touched = {at * stride - pad + tap * dilation for at in range(outputs) for tap in range(taps)}
+    return sum(0 <= line < extent for line in touched)
+
+
 def ifmap_block(shape: LayerShape, extent: Extents) -> ActivationBlock:
     """The part of the image that outputs of this extent need. All output rows (columns) need all of the image's."""
     sizes, window = shape.sizes, shape.window

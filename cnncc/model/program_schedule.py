@@ -17,7 +17,7 @@ from cnncc.model.causes import stalls
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.glb_tokens import FULL_IN_TURN, Semaphore
 from cnncc.model.group_schedule import GroupPlan, group_schedule
-from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
+from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule
 from cnncc.model.occupancy import transfer
 from cnncc.model.timed_program import (
     COMMIT,
@@ -33,7 +33,7 @@ from cnncc.model.timed_program import (
     Wait,
     repeat,
 )
-from cnncc.model.timeline import Timeline, cycles, idle_state
+from cnncc.model.timeline import Timeline, TimelineMachine, idle_state, predicted_cycles
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch
 
 MOST_COPIES = 6  # of a part: each takes two of the 16 descriptors
@@ -241,13 +241,14 @@ def program_cycles(
 def _program_cycles(
     parts: tuple[Part, ...], arch: Arch, causes: bool
 ) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
-    array, state, by_label = machine(arch), idle_state(machine(arch)), dict[str, PredictedCycles]()
+    array, by_label = TimelineMachine.of(arch), dict[str, PredictedCycles]()
+    state = idle_state(array)
     programs = program_schedule(parts, arch)
     nothing = [dict[str, int]()] * len(programs)
     idle = stalls(array, state, [nodes for _, nodes in programs]) if causes else nothing
     for (label, nodes), stall in zip(programs, idle, strict=True):
         clock = Timeline(array, nodes).run(state)
-        state, by_label[label] = clock.state(), cycles(nodes, clock.now, stall)
+        state, by_label[label] = clock.state(), predicted_cycles(nodes, clock.now, stall)
     whole = total(list(by_label.values()))
     by_label.pop("", None)
     return whole, by_label

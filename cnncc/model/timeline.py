@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
+from cnncc.arch.model import Arch
 from cnncc.model.timed_program import (
     ALL,
     ARRAY,
@@ -42,6 +43,12 @@ class TimelineMachine(NamedTuple):
     queue_depth: int
     halves: tuple[int, int, int]
     overlap: bool = True
+
+    @classmethod
+    def of(cls, arch: Arch) -> TimelineMachine:
+        """Those of an array."""
+        halves = arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves
+        return cls(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
 
 
 class TimelineState(NamedTuple):
@@ -321,7 +328,7 @@ class Timeline:
                 clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # PROG-4
 
 
-def cycles(nodes: Sequence[Node], elapsed: int, stall: Mapping[str, int]) -> PredictedCycles:
+def predicted_cycles(nodes: Sequence[Node], elapsed: int, stall: Mapping[str, int]) -> PredictedCycles:
     """The counters of a piece of program that takes so many cycles."""
     engines = busy_cycles(nodes)
     return PredictedCycles(elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)

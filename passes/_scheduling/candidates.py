@@ -13,13 +13,13 @@ from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
+from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.cached_search import GoesOn, SearchTask, has_mapping, search_ahead, searched
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective, Prices
 from cnncc.mapper.search import Result
 from cnncc.mapper.space import forms_of
-from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping

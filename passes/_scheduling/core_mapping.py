@@ -23,9 +23,9 @@ from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
 from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import core_alone, group_plan
-from cnncc.model.layer_schedule import LayerPlan, machine
+from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.model.timeline import Timeline, idle_state
+from cnncc.model.timeline import Timeline, TimelineMachine, idle_state
 from cnncc.passes._scheduling.array_fit import file_problems, space_problems
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, with_rings
@@ -167,5 +167,5 @@ class _CoreChoice:
             for layer, plan in zip(group.layers, plans, strict=True)
         ]
         nodes = core_alone(group_plan(group.label, layers, plans), self.own)
-        hardware = machine(self.own)
+        hardware = TimelineMachine.of(self.own)
         return Timeline(hardware, nodes).run(idle_state(hardware)).now

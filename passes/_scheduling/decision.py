@@ -26,10 +26,10 @@ from cnncc.dialects import nest
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
-from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates, WantedMapping, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes

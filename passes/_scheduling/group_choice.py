@@ -19,9 +19,9 @@ from typing import NamedTuple, TypeVar
 from cnncc.arch.model import Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
+from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import cost_of
-from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm, GroupSearch, Mappings

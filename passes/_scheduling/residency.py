@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
+from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.objective import Objective
-from cnncc.mapper.transfer_bound import NEVER, cycles_about
+from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.glb_words import SMALL
 from cnncc.passes._scheduling.nest_layers import layer_shape

@@ -12,7 +12,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
-from cnncc.mapper.chain import PART, STREAMED_PART, LayerChoice, step
+from cnncc.mapper.chain import STREAMED_WAIT_PART, WAIT_PART, LayerChoice, added_cycles
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
@@ -110,7 +110,7 @@ def _of_first(first: LayerCandidates, candidates: Candidates) -> Iterator[tuple[
     waits = layer_cycles(plan.plan, candidates.arch) - cycles
     if (waits - candidates.arch.dram.latency_cycles) * LONG_PART >= cycles:
         yield 0, WantedMapping(first.layer, replace(first.budget, prefetched=False))
-    for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // PART):
+    for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // WAIT_PART):
         if words:
             yield 0, WantedMapping(first.layer, replace(first.budget, words=words), cycles + waits)
 
@@ -129,14 +129,14 @@ def _wanted(
     if first.plan is None or second.plan is None:
         return
     fits = first.words + second.prefetched_words <= before.budget.words
-    part = STREAMED_PART if current.budget.streamed else PART
+    part = STREAMED_WAIT_PART if current.budget.streamed else WAIT_PART
     comes = second.prefetched_words // arch.dram.words_per_cycle + arch.dram.latency_cycles
     if comes * part <= ideal_cycles(second.plan.shape, arch):
         return  # even if it waits for all of that
     alone, cycles = _cycles(first, arch), _cycles(second, arch)
     if fits and not any(map(_moves, before.mappings)) and second.prefetched_words < alone * arch.dram.words_per_cycle:
         return
-    waits = max(step(each, second, fits, arch) for each in firsts) - cycles
+    waits = max(added_cycles(each, second, fits, arch) for each in firsts) - cycles
     if waits <= cycles // part:
         return
     sizes = [second.words // SHARE]
