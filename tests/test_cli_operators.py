@@ -103,8 +103,22 @@ def leaky_relus() -> onnx.ModelProto:
     return build(nodes, {"x": (1, 3, 9, 7)}, ["y"], arrays)
 
 
+def factors_of_rows() -> onnx.ModelProto:
+    """Values of rank 3, n c w, each channel with factors of its own, and one for all."""
+    nodes = [
+        node("BatchNormalization", ["x", "ns", "nt", "nm", "nv"], ["n"], name="n"),
+        node("Relu", ["n"], ["r"], name="r"),
+        node("Mul", ["r", "k"], ["m"], name="m"),
+        node("Relu", ["m"], ["q"], name="q"),
+        node("Mul", ["q", "half"], ["y"], name="y"),
+    ]
+    arrays = {**statistics(1, 5, "n"), "k": np.abs(noise(5, 5, 1)), "half": np.float32([0.5])}
+    return build(nodes, {"x": (1, 5, 7)}, ["y"], arrays)
+
+
 CASES: tuple[Callable[[], onnx.ModelProto], ...] = (
     normalisation_after_a_pool, constants_before_and_after, sums_of_many, pools_over_the_edge, leaky_relus,
+    factors_of_rows,
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
 from cnncc.frontend.export_onnx import input_names, main_arguments, main_function, returned
 from cnncc.numerics import Ints
+from cnncc.passes._onnx.builder import image_dims
 from cnncc.passes._onnx.calibration import Scale, write_ranges
 from cnncc.passes._onnx.integer_lowering import scale_of
 from cnncc.passes._onnx.layers import ConvLayer, PoolLayer, is_tensor_of
@@ -224,8 +225,7 @@ class _Observed:
         """Patches [p, i] of `array`, an operand of `node`."""
         layer = self.placement.layers[node]
         window = layer.window if isinstance(layer, ConvLayer) else Window((1, 1))
-        image = array if array.ndim == 4 else array.reshape(len(array) if array.ndim else 1, -1, 1, 1)
-        view = windows(image, window).transpose(0, 2, 3, 1, 4, 5)
+        view = windows(array.reshape(image_dims(array.shape)), window).transpose(0, 2, 3, 1, 4, 5)
         count = view.shape[0] * view.shape[1] * view.shape[2]
         chosen = np.sort(self.rng.permutation(count)[: self.positions])
         n, h, w = np.unravel_index(chosen, view.shape[:3])
