@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cnncc.mapper import cached_search
 from cnncc.mapper.effort import Effort
 from cnncc.passes._scheduling import residency, smaller_budgets
+from cnncc.util import processors
 
 if TYPE_CHECKING:
     import pytest
@@ -44,7 +44,7 @@ def search_first(setting: Setattr) -> None:
     setting(cached_search, "USUAL", FEWEST)
     setting(residency, "END_PART", 0)
     setting(smaller_budgets, "FIRST_SHARES", (8,))
-    setting(os, "cpu_count", lambda: 1)
+    setting(processors, "usable", lambda: 1)
 
 
 def forget() -> None:

@@ -17,6 +17,20 @@ DEFINITION = re.compile(r"^(?:- )?\*\*([A-Z]+)-(\d+)\*\*")
 ROW = re.compile(r"\| ([A-Z]+) \| \1-1 to \1-(\d+) \| .+ \| \[(\w+\.md)\]\(([^)]+)\) \|")
 
 
+LABEL = re.compile(r'^ +"""((?:BOUND-\d+(?:, | and |\. | ))+)', re.MULTILINE)
+FILE_ROW = re.compile(r"^\| `(\w+\.py)` \| ((?:BOUND-\d+(?:, | to )?)+) \|", re.MULTILINE)
+
+
+def numbers_of(labels: str) -> set[int]:
+    """Those of `BOUND-1, BOUND-3 to BOUND-5`.
+
+    >>> sorted(numbers_of("BOUND-1, BOUND-3 to BOUND-5"))
+    [1, 3, 4, 5]
+    """
+    ends = [[int(number) for number in re.findall(r"\d+", part)] for part in labels.split(", ")]
+    return {number for each in ends for number in range(each[0], each[-1] + 1)}
+
+
 def anchor(heading: str) -> str:
     """The fragment of a heading, as web views of Markdown make it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -99,3 +113,15 @@ def test_a_rule_of_another_document_is_a_link(path: Path):
             if file != path.name:
                 link = f"[{match[0]}]({folder}{file}#{section})"
                 assert text[match.start() - 1 :].startswith(link), f"{path.name}:{number}: {link}"
+
+
+def test_the_table_of_bounds_has_the_files_whose_functions_have_the_labels() -> None:
+    """docs/mapper.md, for whoever adds a bound: a docstring begins with the rule that its function computes."""
+    labelled = {
+        path.name: {int(number) for labels in LABEL.findall(path.read_text()) for number in re.findall(r"\d+", labels)}
+        for path in sorted((ROOT / "cnncc" / "mapper").glob("*.py"))
+    }
+    rows = FILE_ROW.findall((ROOT / "docs" / "mapper.md").read_text())
+    assert {file: numbers_of(labels) for file, labels in rows} == {
+        file: each for file, each in labelled.items() if each
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import click
 
 from cnncc.cli.options import FILE, compile_options, output_option, print_remarks
 from cnncc.errors import Refusal, hint
+from cnncc.util import processors
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
 
@@ -64,7 +64,7 @@ def command(
             raise Refusal(f"--output {output}: give a .jsonl file, beside which the .csv file is written, or a folder")
         output = output / "explore.jsonl"
     with progress_line() as progress:
-        start, results = explore(model, options, varied, measures, output, jobs or os.cpu_count() or 1, progress)
+        start, results = explore(model, options, varied, measures, output, jobs or processors.usable(), progress)
     print_remarks(start, values=False)
     table = output.with_suffix(".csv")
     write_atomically(table, as_csv(results, measures))

@@ -42,7 +42,7 @@ from cnncc.mapper.prices import cost_of
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.util import disk_cache
+from cnncc.util import disk_cache, processors
 from cnncc.util.garbage import collect_rarely
 from cnncc.util.progress import Progress
 
@@ -216,7 +216,7 @@ def search_ahead(
 ) -> bool:
     """Have the results of all tasks in memory.
 
-    - processes: the most that search; 1: this one alone; None: one a core
+    - processes: the most that search; 1: this one alone; None: one a processor
     - goes_on: is told each result, those that are known first, and says whether the others are wanted. If not, False is
       returned, and some may not be there
     """
@@ -226,7 +226,7 @@ def search_ahead(
             is_wanted &= goes_on(task, _found[task])
         else:
             todo.append(task)
-    processes = min(processes or _cores(), MOST_PROCESSES)
+    processes = min(processes or processors.usable(), MOST_PROCESSES)
     done, start = 0, time.monotonic()
 
     def finish(task: SearchTask, result: Result | None) -> bool:
@@ -244,11 +244,6 @@ def search_ahead(
         else:
             finish(left[0], left[0].search())
     return is_wanted
-
-
-def _cores() -> int:
-    """Of this machine that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
@@ -324,8 +319,7 @@ def _mapping(task: SearchTask, written: object) -> Mapping:
     """A mapping of the task's layer. Raises ValueError or Refusal."""
     shape = task.shape
     mapping = parse(str(written), shape.sizes)
-    has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": task.budget.residual}
-    if problem := mapping_problem(mapping, shape.sizes, {"ifmap", "output", *(name for name in has if has[name])}):
+    if problem := mapping_problem(mapping, shape.sizes, shape.operands(task.budget.residual)):
         raise ValueError(problem)
     return mapping
 

@@ -193,7 +193,7 @@ class _Bounds:
         return loads * (1 + arch.bus.latency_cycles) + busy + commits * (1 + arch.commit.latency_cycles)
 
     def beside_loads(self) -> Amounts:
-        """All commits (BOUND-2), or (A + commits · commit latency + all commits) / `psum_halves` (BOUND-23)."""
+        """BOUND-2, BOUND-23. All commits, or (A + commits · commit latency + all commits) / `psum_halves`."""
         arch, (busy, commits) = self.arch, self.committing()
         waits = self.groups * (busy + commits * arch.commit.latency_cycles)
         return np.maximum(self.groups * busy, (self.compute + waits) / arch.pe.psum_halves)

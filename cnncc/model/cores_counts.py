@@ -19,7 +19,7 @@ from cnncc.model.program_counts import (
     busy_pe_cycles,
     counters_of,
     fetched,
-    file_peaks,
+    group_peaks,
     program_counts,
     stored,
 )
@@ -51,7 +51,7 @@ def cores_counts(plan: CoresPlan, parts: Sequence[Part], arch: Arch, causes: boo
     counts = [added(of_dma.values()), *(own for own, _ in words)]
     for own, cycles, core in zip(counts, timed.cores, archs, strict=True):
         own["idle_pe_cycles"] += cycles.compute * core.rows * core.cols
-    peaks: list[dict[str, int]] = [dict.fromkeys(FILES, 0), *map(_peaks, plan.groups, archs[1:])]
+    peaks: list[dict[str, int]] = [dict.fromkeys(FILES, 0), *map(group_peaks, plan.groups, archs[1:])]
     cores = [counters_of(*each) for each in zip(timed.cores, counts, peaks, archs, strict=True)]
     regions = [Region(0, 0), *plan.regions]
     highest = {file: max(peak[file] for peak in peaks) for file in FILES}
@@ -88,11 +88,6 @@ def _group(plan: GroupPlan, arch: Arch, frames: int) -> tuple[Counts, Counts]:
     there = added([fetched(0), *brought])
     own = added([own, _times(there, -frames), {"idle_pe_cycles": -busy * frames}])
     return own, there
-
-
-def _peaks(plan: GroupPlan, arch: Arch) -> dict[str, int]:
-    peaks = [file_peaks(layer, arch) for layer in plan.layers]
-    return {file: max(peak[file] for peak in peaks) for file in FILES}
 
 
 def _times(counts: Counts, times: int) -> Counts:

@@ -80,6 +80,11 @@ class LayerShape:
         """Words of the output."""
         return self.sizes.n * self.sizes.k * self.sizes.h * self.sizes.w
 
+    def operands(self, residual: bool) -> set[str]:
+        """The operands of a layer with this shape. residual: whether it reads one."""
+        has = {"weight": self.is_mac, "params": self.params > 0, "residual": residual}
+        return {"ifmap", "output", *(name for name, there in has.items() if there)}
+
     @cached_property
     def channelwise(self) -> bool:
         """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""

@@ -1,4 +1,4 @@
-"""Legality of a mapping beyond its space: enough loop registers, two buffers that alternate. No IR."""
+"""Whether a mapping can be a program: PEs, loop registers, register files, GLB words, tokens, buffers. No IR."""
 
 from __future__ import annotations
 

@@ -162,8 +162,8 @@ def _layer(entry: Json) -> LayerPlan:
     if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
         raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)
-    has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": bool(entry["residual"])}
-    if problem := mapping_problem(mapping, sizes, {"ifmap", "output", *(name for name in has if has[name])}):
+    residual = bool(entry["residual"])
+    if problem := mapping_problem(mapping, sizes, shape.operands(residual)):
         raise Refusal(problem)
-    flags = has["residual"], frozenset(map(str, entry["prefetched"])), bool(entry["apart"])
+    flags = residual, frozenset(map(str, entry["prefetched"])), bool(entry["apart"])
     return LayerPlan(str(entry["layer"]), shape, mapping, *flags)

@@ -48,13 +48,18 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
             peaks[part.label] = file_peaks(part, arch)
         elif isinstance(part, GroupPlan):
             counts[part.label] = _group(part, arch, cycles[part.label])
-            own_peaks = [file_peaks(layer, arch) for layer in part.layers]
-            peaks[part.label] = {file: max(peak[file] for peak in own_peaks) for file in FILES}
+            peaks[part.label] = group_peaks(part, arch)
         if isinstance(part, CopyPart | LayerPlan | GroupPlan) and isinstance(after, LayerPlan):
             counts[part.label] = added([counts[part.label], fetched(_prefetched_words(after, arch))])
     layers = {label: counters_of(cycles[label], counts[label], peaks[label], arch) for label in cycles}
     highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
     return {**counters_of(whole, added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
+
+
+def group_peaks(plan: GroupPlan, arch: Arch) -> dict[str, int]:
+    """The most words that a PE of any layer of a group holds in each register file."""
+    peaks = [file_peaks(layer, arch) for layer in plan.layers]
+    return {file: max(peak[file] for peak in peaks) for file in FILES}
 
 
 def counters_of(cycles: PredictedCycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:
