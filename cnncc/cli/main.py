@@ -54,7 +54,7 @@ class _Commands(click.Group):
     """The commands beside this file; they end in the exit codes above."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """By name."""
+        """The names of all commands, sorted."""
         names = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
         return sorted(name for name in names if name not in NO_COMMANDS)
 

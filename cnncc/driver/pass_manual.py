@@ -58,7 +58,7 @@ def summary(pass_: type[ModulePass]) -> str:
 
 
 def options(pass_: type[ModulePass]) -> Iterator[tuple[str, str, str]]:
-    """Of each option the name, the type, and the default."""
+    """The name, the type and the default of each option."""
     for field in fields(pass_):
         if field.name != "name":
             yield field.name.replace("_", "-"), _type_of(field), _default_of(field)

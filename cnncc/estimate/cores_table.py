@@ -163,7 +163,7 @@ def _channel(channel: Mapping[str, Any]) -> list[str]:
 
 
 def _share(count: float, frames: int) -> str:
-    """Of a frame, with a decimal if it is no whole number."""
+    """The count of one frame, with a decimal if it is no whole number."""
     return f"{count // frames:,.0f}" if count % frames == 0 else f"{count / frames:,.1f}"
 
 

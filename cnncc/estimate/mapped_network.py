@@ -27,7 +27,7 @@ Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that m
 
 
 def streamed(func: FuncOp, alone: Mapping[LayerOp, nest.Mapping] = EMPTY) -> Streamed:
-    """By the mappings of a network's layers. alone: those that layers in groups would have without groups."""
+    """What the mappings of a network's layers stream. alone: those that layers in groups would have without groups."""
     network = Network(func)
     return {
         layer: frozenset(

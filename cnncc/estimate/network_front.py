@@ -69,7 +69,7 @@ def network_front(source: Path, options: CompileOptions, progress: Progress) -> 
 
 
 def as_json(front: Sequence[FrontPoint]) -> list[dict[str, Any]]:
-    """By the names of the fields."""
+    """The points, each by the names of its fields."""
     return [asdict(point) for point in front]
 
 

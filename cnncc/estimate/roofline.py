@@ -36,7 +36,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Of a layer. peak: operations a cycle of the PEs; roofs: of memories and ports through which words move."""
+    """What limits a layer. peak: operations a cycle of the PEs; roofs: of memories and ports through which words move."""
 
     operations: int
     peak: int
@@ -66,7 +66,7 @@ class Roofline:
 
 
 def roofline(counters: Mapping[str, Any], arch: Arch) -> Roofline | None:
-    """Of a layer or a program that has these operations and words (keys of docs/stats.md); None where the PEs idle."""
+    """That of a layer or program with these operations and words (keys of docs/stats.md); None where the PEs idle."""
     if not (operations := counters["macs"] or counters["max"] + counters["add"]):
         return None
     peak = arch.rows * arch.cols * (arch.pe.lanes if counters["macs"] or arch.pe.lane_sums else 1)

@@ -89,7 +89,7 @@ def side(extent: int, tile: int) -> BlockSizes:
 
 
 def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[BlockSizes, BlockSizes, BlockSizes]:
-    """Of k, h and w."""
+    """The sizes that blocks of k, h and w may have."""
     tile, sizes = block_tiles(shape, budget, tiles), shape.sizes
     return side(shape.tiled_together, tile["k"]), side(sizes.h, tile["h"]), side(sizes.w, tile["w"])
 

@@ -100,19 +100,19 @@ class LoadWords(NamedTuple):
         return LoadWords(*(a * b for a, b in zip(self, other, strict=True)))
 
     def plus(self, other: LoadWords) -> LoadWords:
-        """Both, one after the other."""
+        """The words of these loads and of other ones."""
         return LoadWords(*(a + b for a, b in zip(self, other, strict=True)))
 
     def again(self, count: Amounts | int) -> LoadWords:
-        """So many times."""
+        """The words of so many times these loads."""
         return LoadWords(*(words * count for words in self))
 
     def at(self, index: Counts) -> LoadWords:
-        """Those of some sizes of blocks."""
+        """The words of some sizes of blocks, by their numbers."""
         return LoadWords(*(words[index] for words in self))
 
     def cycles(self, arch: Arch) -> PerPlan:
-        """The most that one of the three takes."""
+        """The cycles of the loads: those of the place that takes longest."""
         buses, port = self.buses / arch.bus.burst_words, self.port / arch.glb.words_per_cycle
         return np.maximum(self.pe / arch.pe.words_per_cycle, np.maximum(buses, port))
 
@@ -120,7 +120,10 @@ class LoadWords(NamedTuple):
 def words_of(
     parts: Iterable[LoopPart], taps: int = 1, stride: int = 1, dilation: int = 1, passed: tuple[int, int] = (0, 0)
 ) -> LoadWords:
-    """Of a dimension. passed: columns that a neighbour passes on to a PE with one, and with several."""
+    """The words of loads over one dimension.
+
+    passed: columns that a neighbour passes on to a PE with one, and with several.
+    """
     pe = buses = port = 0
     for part in parts:
         each = positions(part.held, taps, stride, dilation)[0]
@@ -135,7 +138,7 @@ def _loaded(
     extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, window: tuple[int, int, int],
     passed: tuple[int, int],
 ) -> LoadWords:  # fmt: skip
-    """Of all blocks of a dimension, for blocks of each size. window: taps, stride, dilation."""
+    """The words of loads over all blocks of a dimension, for blocks of each size. window: taps, stride, dilation."""
     rows = list[LoadWords]()
     for size in sizes:
         full, rest = divmod(extent, size)
@@ -277,7 +280,7 @@ class BlockTimes:
         return bound.times * (image.cycles(bound.arch) + weights.cycles(bound.arch))
 
     def _image_words(self) -> LoadWords:
-        """Of an ifmap that comes in each trip over c, h, w, r and s, with one index of k."""
+        """The words of an ifmap that comes in each trip over c, h, w, r and s, with one index of k."""
         bound, blocks, total = self.bound, self.blocks, LoadWords(NONE, NONE, NONE)
         for r, s in product(bound.parts["r"], bound.parts["s"]):
             rows = self._load_words("h", r.held).at(blocks.hh)

@@ -404,7 +404,7 @@ def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, 
 
 @lru_cache(maxsize=32)  # each may have megabytes
 def plan_bounds(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> PlanBounds:
-    """Of all plans that may fit."""
+    """The bounds of all plans that may fit."""
     blocks = Blocks(shape, arch, budget, tiles)
     there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
     cycles = np.maximum(blocks.transfers(0), blocks.round_trips)

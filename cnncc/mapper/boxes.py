@@ -35,7 +35,7 @@ def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
 
 
 def _numbers(extent: int, most: int, few: int) -> Sequence[int]:
-    """Of k, w or h: all up to `most`, or a few."""
+    """Indices of k, w or h in the box: all numbers up to `most`, or a few."""
     return _some(even_parts(extent, most), few) if few else range(1, min(extent, most) + 1)
 
 

@@ -194,7 +194,7 @@ def searched(
 
 
 def result_of(task: SearchTask) -> Result | None:
-    """The same for a task."""
+    """The result of a task, from memory or disk if it is there."""
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]

@@ -275,5 +275,5 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
 
 @lru_cache(maxsize=256)
 def found_below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Combinations:
-    """The same for all GLB budgets of a layer, which are searched one after the other."""
+    """`combinations_below`, kept: the GLB budgets of a layer, which are searched one after the other, share it."""
     return combinations_below(numbers(shape, arch), form, limit, cut)

@@ -160,7 +160,7 @@ class Numbers(NamedTuple):
 
 @lru_cache(maxsize=256)
 def numbers(shape: LayerShape, arch: Arch) -> Numbers:
-    """Of a layer on an array."""
+    """The unrollings and boxes of a layer on an array."""
     s, group = shape.sizes, shape.tiled_together
     south = arch.links.south and shape.kind != "max"
     c_limit = s.c if south and not shape.channelwise else 1

@@ -65,7 +65,7 @@ def _inside(order: str) -> dict[str, tuple[str, str]]:
 
 
 def tiles_of(shape: LayerShape, at: Point) -> Tiles:
-    """Of a point."""
+    """The tiles of a point."""
     sizes, (rk, rh, rc, rr), (ck, ch, cw), (p, z, zh, q, taps, cols) = shape.sizes, at.rows, at.cols, at.box
     k, h, w = min(rk * ck * p, shape.tiled_together), min(rh * ch * zh, sizes.h), min(cw * z, sizes.w)
     c, r = min(rc * q, sizes.c), min(rr * taps, sizes.r)

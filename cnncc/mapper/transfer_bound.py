@@ -64,7 +64,7 @@ class TransferBound:
         return best.astype(np.int64)
 
     def by_stage(self, blocks: Blocks, compute: Counts | int) -> Iterator[tuple[Weights, PerPlan]]:
-        """The same for each stage of weights."""
+        """The bound of each plan (BOUND-4) by the stage of weights; NEVER where its buffers have no room."""
         slices = ceil_div(self.shape.sizes.c, blocks.tiles.c)
         commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
         alone = np.maximum(np.maximum(self._alone(blocks, compute), commits), blocks.round_trips)

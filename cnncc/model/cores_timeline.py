@@ -60,7 +60,7 @@ class TimedCore:
 
 
 class Period(NamedTuple):
-    """So many frames take so many cycles, again and again."""
+    """Cycles that so many frames take, again and again."""
 
     cycles: int
     frames: int
@@ -142,7 +142,7 @@ class _Tokens:
         self.arrived = {end: deque[int]() for end in self.targets}
 
     def give(self, end: End, time: int) -> None:
-        """By its routes, or to the core itself."""
+        """A token for the ends of its routes, or for the core itself."""
         if end not in self.routes:
             self.signalled[end].append(time)
         for target in self.routes.get(end, ()):

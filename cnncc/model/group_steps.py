@@ -52,7 +52,7 @@ class Section(NamedTuple):
 
 
 class GroupBody(NamedTuple):
-    """So many steps; in each the stripes are one further."""
+    """Steps of a group that are alike; in each the stripes are one further."""
 
     steps: int
     sections: tuple[Section, ...]

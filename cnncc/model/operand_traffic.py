@@ -56,7 +56,7 @@ class OperandTraffic:
         return sum(counts[place] for counts in self.words.values())
 
     def counters(self) -> dict[str, Any]:
-        """By the keys of `run --stats` (docs/stats.md)."""
+        """All counts by the keys of `run --stats` (docs/stats.md)."""
         words = self.words
         loaded, fed = ("weight", "ifmap"), ("weight", "ifmap", "params", "residual")
         streams = self.kind == "copy"

@@ -41,7 +41,7 @@ class Column:
 
     @property
     def align(self) -> str:
-        """Of its cells, as a format has it."""
+        """The alignment of its cells, as a format has it."""
         return ">" if self.kind == NUMBER else "<"
 
 
@@ -99,7 +99,7 @@ def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str] | str], 
 
 
 def _total(widths: Iterable[int]) -> int:
-    """Of a line of columns this wide."""
+    """The width of a line of such columns."""
     return sum(width + len(GAP) for width in widths) - len(GAP)
 
 
