@@ -36,7 +36,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What limits a layer. peak: operations a cycle of the PEs; roofs: of memories and ports through which words move."""
+    """What limits a layer. peak: operations a cycle of the PEs; roofs: of memories and ports."""
 
     operations: int
     peak: int
