@@ -39,8 +39,9 @@ def saturate(rounded: npt.NDArray[np.floating], lo: int, hi: int) -> Ints:
 
 
 def quantise(x: npt.NDArray[np.floating], scale: float, zero: int, lo: int, hi: int) -> Ints:
-    """sat(rne(x / scale) + zero), the division in f32 as ONNX QuantizeLinear does it."""
-    quotient = np.rint(x.astype(np.float32) / np.float32(scale))
+    """sat(rne(x / scale) + zero), the division in f32 as ONNX QuantizeLinear does it; infinite quotients saturate."""
+    with np.errstate(over="ignore"):
+        quotient = np.rint(x.astype(np.float32) / np.float32(scale))
     return saturate(quotient.astype(np.float64) + zero, lo, hi)
 
 

@@ -181,7 +181,7 @@ def deep_fields() -> bytes:
 
 
 Made = Callable[[], onnx.ModelProto | bytes]
-ELEMENTS = "the limit is 134,217,728: a smaller image, or a smaller batch"
+ELEMENTS = "the limit is 134,217,728: a smaller image"
 MODELS: Mapping[str, tuple[Made, str]] = {
     "a device": (lambda: external("/dev/zero"), "external data '/dev/zero' of tensor 'w': not inside the model's own"),
     "outside": (lambda: external("../../dev/zero"), "not inside the model's own folder"),

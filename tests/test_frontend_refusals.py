@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from cnncc.errors import Refusal
 from cnncc.eval.onnx import evaluate
 from cnncc.frontend.import_onnx import import_onnx
-from cnncc.frontend.load_onnx import SIZE_LIMIT_BYTES
+from cnncc.frontend.load_onnx import SIZE_LIMIT_BYTES, load_onnx
 
 
 def refusal(path: Path, batch: int | None = None) -> str:
@@ -86,9 +86,9 @@ def test_frontend_refuses_symbolic_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "shape, batch, elements, remedy",
     [
-        ("N, 3", 1 << 31, 3 << 31, "a batch of at most 89478485"),  # a third of the limit
-        ("N", 1 << 31, 1 << 31, "a batch of at most 268435456"),
-        ("N", (1 << 28) + 1, (1 << 28) + 1, "a batch of at most 268435456"),
+        ("N, 3", 1 << 31, 3 << 31, "a batch of at most 44,739,242"),  # a third of the limit
+        ("N", 1 << 31, 1 << 31, "a batch of at most 134,217,728"),
+        ("N", (1 << 27) + 1, (1 << 27) + 1, "a batch of at most 134,217,728"),
         ("N, 65536, 65536", 2, 1 << 33, "a smaller image"),
         ("1, 65536, 65536", None, 1 << 32, "a smaller image"),
     ],
@@ -96,9 +96,18 @@ def test_frontend_refuses_symbolic_shapes(tmp_path: Path) -> None:
 def test_frontend_refuses_inputs_that_no_memory_holds(
     shape: str, batch: int | None, elements: int, remedy: str, tmp_path: Path
 ) -> None:
-    message = f"input 'x' has {elements} elements, the limit is 268435456: {remedy} fits"
+    message = f"input 'x': elements {elements:,}, the limit is 134,217,728: {remedy}"
     proto = model(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Relu(x) }}")
     assert message in refused_model(proto, tmp_path, batch)
+
+
+def test_frontend_names_a_batch_that_fits_all_values(tmp_path: Path) -> None:
+    """A value inside has four times the elements of the input: what the message offers is taken."""
+    text = "g (float[N, 1, 4, 4] x) => (float[N, 4, 4, 4] y) { y = Concat <axis = 1> (x, x, x, x) }"
+    message = refused_model(model(text), tmp_path, 1 << 22)
+    assert "value 'y': elements 268,435,456, the limit is 134,217,728: a batch of at most 2,097,152" in message
+    assert load_onnx(saved(model(text), tmp_path), 1 << 21)
+    assert "at most 2,097,152" in refused_model(model(text), tmp_path, (1 << 21) + 1)
 
 
 @pytest.mark.parametrize("place", ["input", "value_info"])

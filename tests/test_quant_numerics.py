@@ -118,3 +118,9 @@ def test_quant_numerics_epilogue_steps_in_order() -> None:
     # k=0: (4+10)/2+1 = 8 -> 7, 2*7 + 0 + .5 -> 14; (-4+10)/2+1 = 4, 8+3+.5 -> 12 (tie to even)
     # k=1: (3-10)/4 = -1.75 -> -2 + 1 = -1, -2-1+.5 -> -2 -> 0; 22.5 -> 22+1 -> 7, 14+4+.5 -> 18 -> 15
     assert got.tolist() == [[14, 0], [12, 15]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_quant_numerics_huge_values_saturate_without_a_warning() -> None:
+    values = np.array([3e38, -3e38, np.inf, -np.inf], np.float32)
+    assert quantise(values, 1e-3, 0, -128, 127).tolist() == [127, -128, 127, -128]

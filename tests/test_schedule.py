@@ -493,6 +493,14 @@ def test_schedule_of_resnet(tmp_path: Path) -> None:
     assert after["fc"] == 8 * (8 + 4)
 
 
+def test_a_dataflow_that_the_array_has_no_links_for_names_what_helps(tmp_path: Path) -> None:
+    options = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--arch", "seed-4x4", "--dataflow", "nlr")
+    first, *others = refused("compile", *options, "-o", tmp_path / "x.cnb").splitlines()
+    assert first == "cnncc: nest-assign-mapping: the dataflow: 4 problems"
+    what = "c is reduced down the rows, but this array has no links.south: another dataflow than nlr"
+    assert [" ".join(line.split()) for line in others] == [f"{layer} {what}" for layer in ("c2", "f1", "f2", "f3")]
+
+
 def test_schedule_through_verify_and_check(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(LENET_SCHEDULE)

@@ -88,13 +88,22 @@ def _loops(
                 yield from _loops(inner, constants, trips)
 
 
-def check_values(model: ModelProto, path: Path) -> None:
-    """The number of elements of each value whose shape is known. Raises Refusal for the first that has too many."""
-    for value in (*model.graph.value_info, *model.graph.output):
-        dims = value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
-        if (elements := prod(max(1, dim.dim_value) for dim in dims)) > MOST_ELEMENTS:
-            where, help_ = f"value '{value.name}'", "a smaller image, or a smaller batch"
-            raise _refusal(path, where, "elements", elements, MOST_ELEMENTS, help_)
+def check_values(model: ModelProto, path: Path, batch: int) -> None:
+    """The number of elements of each value whose shape is known. Raises Refusal for that with the most of too many.
+
+    batch: images at a time. Values whose leading dim it is have fewer elements in a smaller batch.
+    """
+    sizes = {
+        value.name: [max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+        if value.type.HasField("tensor_type")
+    }
+    name = max(sizes, key=lambda each: prod(sizes[each]), default="")
+    if name and (elements := prod(sizes[name])) > MOST_ELEMENTS:
+        most = MOST_ELEMENTS // (elements // batch) if sizes[name][:1] == [batch] else 0
+        help_ = f"a batch of at most {most:,}" if most else "a smaller image"
+        where = f"input '{name}'" if any(name == value.name for value in model.graph.input) else f"value '{name}'"
+        raise _refusal(path, where, "elements", elements, MOST_ELEMENTS, help_)
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:

@@ -5,7 +5,6 @@ Every fault is a Refusal, whatever exception the ONNX library raises.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 SIZE_LIMIT_BYTES = (1 << 31) - 1  # of one protobuf message, which ONNX's checker and inference need
 MOST_OPSET = (1 << 31) - 1  # that the checker takes; it says so itself
-INPUT_LIMIT_ELEMENTS = 1 << 28  # 2 GiB of the doubles that calibration draws
 
 
 def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
@@ -54,7 +52,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> Mode
     _check_attributes(model, path)
     _fix_shapes(model, path, batch, refusals)
     inferred = _inferred(model, path)
-    check_values(inferred, path)
+    check_values(inferred, path, batch or 1)
     return inferred
 
 
@@ -259,20 +257,12 @@ def _symbolic(value: ValueInfoProto, path: Path, index: int) -> Refusal:
 
 
 def _check_input(value: ValueInfoProto, path: Path) -> None:
-    """Raises Refusal for symbolic dims, or too many elements."""
+    """Raises Refusal for symbolic dims."""
     refusals = Refusals()
     for index, dim in enumerate(_dims(value)):
         if _is_symbolic(dim):
             refusals.add(_symbolic(value, path, index))
     refusals.raise_any(str(path))
-    elements, limit = math.prod(dim.dim_value for dim in _dims(value)), INPUT_LIMIT_ELEMENTS
-    if elements > limit:
-        owner, most = f"input '{value.name}'", limit // (elements // _dims(value)[0].dim_value)
-        remedy = f"a batch of at most {most}" if most else "a smaller image"
-        finding = Finding(
-            "too many elements", where=owner, resource="elements", value=elements, limit=limit, help=remedy
-        )
-        raise Refusal(f"{path}: {owner} has {elements} elements, the limit is {limit}: {remedy} fits", finding)
 
 
 def _inferred(model: ModelProto, path: Path) -> ModelProto:

@@ -86,15 +86,16 @@ def _part(number: int, value: object) -> Part:
             return _cores(entry)
         return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
+        why = error if isinstance(error, Refusal) else "a key is missing, or has a value of another kind"
         raise Refusal(
-            f"plan: entry {number} is no part of a program: {error}; plans of other versions of cnncc are not read"
+            f"plan: entry {number} is no part of a program: {why}; plans of other versions of cnncc are not read"
         ) from error
 
 
 def _whole(value: Any) -> int:
-    """A number of a plan. Raises ValueError for one that no program has."""
+    """A number of a plan. Raises ValueError for what is none, and Refusal for one that no program has."""
     if abs(number := int(value)) >= MOST_NUMBER:
-        raise ValueError(f"a number of {MOST_NUMBER:,} or more")
+        raise Refusal(f"a number of {MOST_NUMBER:,} or more")
     return number
 
 

@@ -16,7 +16,7 @@ from cnncc.passes._scheduling.candidates import Candidates, label
 from cnncc.passes._scheduling.decision import Decision, Mappings, decide
 from cnncc.passes._scheduling.layer_groups import GROUPS, groups_attr
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
-from cnncc.passes._scheduling.schedule_file import Schedule
+from cnncc.passes._scheduling.schedule_file import DataflowName, Schedule
 
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
@@ -62,13 +62,17 @@ def _check(layers: Sequence[LayerOp], candidates: Candidates) -> None:
         for layer in (layer for layer in layers if label(layer) == name):
             findings += [replace(each, where=name) for each in candidates.violations(layer)]
     for layer in (layer for layer in layers if label(layer) not in candidates.schedule.entries):
-        findings += [replace(each, where=label_of(layer)) for each in candidates.violations(layer)]
+        broken = [replace(each, where=label_of(layer)) for each in candidates.violations(layer)]
+        if isinstance(of_all := candidates.others, DataflowName):
+            broken = [replace(each, help=f"another dataflow than {of_all.dataflow}") for each in broken]
+        findings += broken
     refusals = Refusals()
     for finding in findings:
         says = f"{finding.numbers}: {finding.text}" if finding.resource else finding.text
         finding = replace(finding, where=one_line(finding.where, 80))
         refusals.add(Refusal(f"{candidates.name}: layer '{finding.where}': {says}", finding))
-    refusals.raise_any(f"{candidates.name}: the schedule")
+    has_schedule = candidates.schedule.entries or candidates.schedule.outputs
+    refusals.raise_any(f"{candidates.name}: the {'schedule' if has_schedule else 'dataflow'}")
 
 
 def _near_label(name: str, known: Sequence[str]) -> str:
