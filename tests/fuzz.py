@@ -53,7 +53,7 @@ from cnncc.driver.check_findings import lost_bits
 from cnncc.driver.pipeline import Compilation, Settings, Step, StepFailed, import_model
 from cnncc.driver.verify import Differs, Verifier
 from cnncc.errors import Refusal, one_line
-from cnncc.mapper import cached_search
+from cnncc.mapper import cached_search, layer_search
 from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.util import disk_cache
@@ -317,7 +317,7 @@ def shorten_searches() -> None:
     """For this process: few candidates, and no processes of their own; nothing that was found before."""
     cached_search.ALONE_S = 3600.0
     os.environ[disk_cache.FOLDER] = "off"
-    cached_search.USUAL = FEWEST
+    layer_search.USUAL = FEWEST
 
 
 def verdicts(family: str, seed: int, indices: Sequence[int], keep: Path | None, jobs: int) -> Iterator[Verdict]:

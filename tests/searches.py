@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cnncc.mapper import cached_search
+from cnncc.mapper import cached_search, layer_search, search
 from cnncc.mapper.effort import Effort
 from cnncc.passes._scheduling import residency, smaller_budgets
 from cnncc.util import processors
@@ -27,7 +27,7 @@ ENDLESS = Effort(
 
 def search_with(patch: pytest.MonkeyPatch, effort: Effort) -> None:
     """Have all searches but direct ones go on so long."""
-    patch.setattr(cached_search, "USUAL", effort)
+    patch.setattr(layer_search, "USUAL", effort)
 
 
 class Setattr(Protocol):
@@ -41,7 +41,7 @@ def search_first(setting: Setattr) -> None:
 
     Inputs and results that fit are resident. No process is started: it would search as usual.
     """
-    setting(cached_search, "USUAL", FEWEST)
+    setting(layer_search, "USUAL", FEWEST)
     setting(residency, "END_PART", 0)
     setting(smaller_budgets, "FIRST_SHARES", (8,))
     setting(processors, "usable", lambda: 1)
@@ -50,4 +50,4 @@ def search_first(setting: Setattr) -> None:
 def forget() -> None:
     """Drop what this process has found."""
     cached_search._found.clear()
-    cached_search.search.cache_clear()
+    search.search.cache_clear()

@@ -15,10 +15,10 @@ from test_random_search import LAYERS, STREAMED, check, start_of, tiny
 from cnncc.arch.model import load_arch
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
-from cnncc.mapper import cached_search
+from cnncc.mapper import layer_search
 from cnncc.mapper.arrays import ALL, NEVER
-from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.effort import USUAL, Effort
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.local_search import LocalSearch, improved, neighbours
 from cnncc.mapper.search import Result, best_of, search
 from cnncc.model.layer_shape import GlbBudget
@@ -209,7 +209,7 @@ def test_a_mapping_of_another_search_leads_to_fewer_cycles(monkeypatch: pytest.M
     case = small("conv1_few.4x4")
     task = SearchTask(case.shape, case.arch, case.budget, effort=USUAL)
     of_all = task.search()
-    monkeypatch.setattr(cached_search, "best_of", lambda results: min(results, key=lambda result: result.cycles))
+    monkeypatch.setattr(layer_search, "best_of", lambda results: min(results, key=lambda result: result.cycles))
     of_one = task.search()
     assert of_all and of_one and of_all.cycles < 0.95 * of_one.cycles
 
@@ -222,7 +222,7 @@ def test_a_longer_search_looks_below_the_best(monkeypatch: pytest.MonkeyPatch) -
         seen.append((given[4] if len(given) > 4 else NEVER, effort))
         return result
 
-    monkeypatch.setattr(cached_search, "search", searched)
+    monkeypatch.setattr(layer_search, "search", searched)
     case = small("conv3_s2.8x8")
     result = SearchTask(case.shape, case.arch, case.budget, effort=replace(FEW, local_runs=0)).search()
     *others, (below, effort) = seen

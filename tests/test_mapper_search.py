@@ -35,8 +35,8 @@ from cnncc.dialects.isa import LayerOp
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.machine.times.times import simulate
-from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.effort import USUAL, Effort
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape

@@ -25,10 +25,10 @@ from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.mapper.arrays import ILLEGAL
-from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.chain import LayerChoice, best_choices
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.effort import USUAL, Effort
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective, Prices
 from cnncc.mapper.prices import array_energy, cost_of

@@ -23,8 +23,9 @@ from cnncc.dialects.isa import LayerOp
 from cnncc.dialects.nest import Mapping, MappingAttr
 from cnncc.driver.program_parts import plan_of
 from cnncc.machine.times.times import simulate
-from cnncc.mapper.cached_search import SearchTask, searched
+from cnncc.mapper.cached_search import searched
 from cnncc.mapper.effort import Effort
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.model.layer_schedule import layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape

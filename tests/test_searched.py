@@ -24,8 +24,9 @@ from cnncc.dialects._mapping import Sizes
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_program import of_model
-from cnncc.mapper import cached_search
-from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead, searched
+from cnncc.mapper import cached_search, search_processes
+from cnncc.mapper.cached_search import has_mapping, search_ahead, searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import Result, search
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
@@ -331,20 +332,20 @@ def test_searches_that_nobody_wants_any_more_are_not_done(processes: int, folder
 def test_searched_keeps_its_processes(folder: Path, counted: list[LayerShape]) -> None:
     """One that ended is replaced."""
     search_ahead(TASKS[:2], silent, 2)
-    first, second = cached_search._started(2)
+    first, second = search_processes._started(2)
     search_ahead(TASKS[2:4], silent, 2)
-    assert cached_search._started(2) == [first, second] and counted == []
+    assert search_processes._started(2) == [first, second] and counted == []
     first.kill()
     first.wait()
     search_ahead(TASKS[4:], silent, 2)
-    kept, new = cached_search._started(2)
+    kept, new = search_processes._started(2)
     assert kept is second and new is not first and counted == []
 
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("command", ["import os; os.abort()", "import sys; sys.stdin.read(1); sys.exit()", "1 +"])
 def test_searched_goes_on_without_processes_that_end(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_search, "WORKER", command)
+    monkeypatch.setattr(search_processes, "WORKER", command)
     search_ahead(TASKS, silent, 2)
     forget()
     assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.budget) for task in TASKS]
@@ -372,7 +373,7 @@ def script(text: str, *args: object, **options: Any) -> subprocess.Popen[str]:
 
 
 LARGE = """
-from cnncc.mapper import cached_search
+from cnncc.mapper import cached_search, layer_search
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
@@ -392,8 +393,8 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
         LARGE
         + """
 shapes = [LayerShape("mac", Sizes(1, k, 3, 4, 4, 1, 1), Window((1, 1)), 2, 4, 4) for k in range(1, 5)]
-cached_search.USUAL = Effort(more=1)
-tasks = [cached_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
+layer_search.USUAL = Effort(more=1)
+tasks = [layer_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda *_: None, 1)
 print([cached_search.searched(task.shape, task.arch, task.budget) for task in tasks])
 """
@@ -414,7 +415,7 @@ def test_searched_ends_all_processes_on_an_interrupt(folder: Path) -> None:
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in its background ignore it
 shapes = [LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56) for k in range(256, 300)]
-tasks = [cached_search.SearchTask(shape, arch, GlbBudget(65536, streamed)) for shape in shapes]
+tasks = [layer_search.SearchTask(shape, arch, GlbBudget(65536, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda what, *_: print(what, flush=True), 2)
 """
     )

@@ -15,7 +15,8 @@ from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.array_grid import Value, with_config
-from cnncc.mapper.cached_search import SearchTask, search_ahead
+from cnncc.mapper.cached_search import search_ahead
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.program_schedule import Part, program_cycles

@@ -15,10 +15,12 @@ from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.block_sizes import least_words
-from cnncc.mapper.cached_search import GoesOn, SearchTask, has_mapping, search_ahead, searched
+from cnncc.mapper.cached_search import has_mapping, search_ahead, searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective, Prices
 from cnncc.mapper.search import Result
+from cnncc.mapper.search_processes import GoesOn
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS

@@ -17,7 +17,8 @@ from cnncc.dialects._groups import KINDS, STREAMED
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, Loop, Stage, image_shape, reads_of_values
 from cnncc.errors import Refusal
-from cnncc.mapper.cached_search import SearchTask, result_of
+from cnncc.mapper.cached_search import result_of
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.mapper.prices import cost_of
 from cnncc.model.group_bounds import least_group_cycles

@@ -14,7 +14,8 @@ from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, least_lag, lea
 from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
-from cnncc.mapper.cached_search import SearchTask, result_of
+from cnncc.mapper.cached_search import result_of
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import Result
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape

@@ -1,0 +1,145 @@
+"""The search for a layer's mapping: which spaces are searched one after the other, how long, and what improves. No IR.
+
+1. The fastest mapping: in the budget; in a tight budget where that is far from the bound (SPACE-13); by each form where
+   forms may have used up the runs of others (BOUND-8); longer where much less may do (BOUND-6); then a local search
+   (LOCAL-1). A network's first layer has one longer search (CHAIN-1).
+2. With prices: the front of cheaper mappings (FRONT-1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import inf
+
+from cnncc.arch.model import Arch, counted_arch
+from cnncc.mapper.arrays import NEVER
+from cnncc.mapper.block_sizes import least_words
+from cnncc.mapper.bound import ideal_cycles
+from cnncc.mapper.effort import USUAL, Effort
+from cnncc.mapper.front import front
+from cnncc.mapper.least_cost import least_cost
+from cnncc.mapper.local_search import improved
+from cnncc.mapper.objective import Prices
+from cnncc.mapper.prices import cost_of
+from cnncc.mapper.search import Result, Tradeoff, best_of, search
+from cnncc.mapper.space import forms_of
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """What `search` is asked for, without what no result depends on. prices: those of the front, None for none."""
+
+    shape: LayerShape
+    arch: Arch
+    budget: GlbBudget
+    dataflow: str = ""
+    below: int = NEVER
+    quick: bool = False
+    effort: Effort = field(default_factory=lambda: USUAL)
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
+        object.__setattr__(self, "shape", replace(self.shape, window=window))
+        object.__setattr__(self, "arch", counted_arch(self.arch))
+
+    def search(self, fastest: Result | None = None) -> Result | None:
+        """Its result, with the front by its prices. A faster mapping that the front has is the best then.
+
+        fastest: the result without prices, if it is known.
+        """
+        if self.prices is None:
+            best = self._fastest()
+            return best and replace(best, others=())
+        best = fastest or replace(self, prices=None).search()
+        if best is None:
+            return None
+        shape, arch, costs = self.shape, self.arch, self.prices.costs
+        cost = cost_of(shape, best.mapping, arch, self.budget.residual, costs)
+        tight = best.tight or (self.prices.wide and bool(self.budget.streamed))
+        each = self._front(tight, (Tradeoff(best.mapping, best.cycles, cost),), self.prices)
+        if self.budget.streamed and not tight:
+            far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
+            each = self._front(True, each, self.prices) if each[0].cost > far else each
+        last = each[-1]
+        least = min(best.least, last.cycles)
+        return replace(best, mapping=last.mapping, cycles=last.cycles, least=least, front=each)
+
+    def _front(self, tight: bool, known: tuple[Tradeoff, ...], prices: Prices) -> tuple[Tradeoff, ...]:
+        budget = replace(self.budget, tight=tight)
+        return front(self.shape, self.arch, budget, known, prices, self.dataflow, self.effort)
+
+    def _fastest(self) -> Result | None:
+        """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""
+        if self.below < NEVER:
+            return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
+        if not self.budget.prefetched and self.effort.gap < inf:  # CHAIN-1: one search, which takes no second try
+            return replace(self, effort=self.effort.of_first_layer())._fastest()
+        best = self._in_both_budgets()
+        if best is None or self.effort.first or self._has_everything():
+            return best
+        best = self._longer(best) if self.budget.streamed and self._is_far(best) else best
+        if self.dataflow or best.cycles <= self.effort.local_gap * best.least:
+            return best
+        starts = 1 if self.budget.prefetched and not self._is_far(best) else self.effort.local_starts
+        return improved(self.shape, self.arch, self.budget, best, self.effort, starts)
+
+    def _longer(self, best: Result) -> Result:
+        """The best of a longer search, which looks at what may be faster alone."""
+        budget, effort = replace(self.budget, tight=best.tight), self.effort.longer()
+        again = search(self.shape, self.arch, budget, self.dataflow, best.cycles, effort=effort)
+        if again is None:
+            return best
+        faster = best_of((best, replace(again, tight=best.tight)))
+        return replace(faster, least=min(best.least, faster.cycles))
+
+    def _in_both_budgets(self) -> Result | None:
+        """SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
+        best = self._in(self.budget)
+        if self._has_everything() or (best and (self.effort.first or self._is_near(best))):
+            return best
+        tight = self._in(replace(self.budget, tight=True))
+        results = [result for result in (best, tight and replace(tight, tight=True)) if result]
+        return replace(best_of(results), least=min(result.least for result in results)) if results else None
+
+    def _in(self, budget: GlbBudget) -> Result | None:
+        """The best in a budget: of each form by itself where a search of all finds too little (BOUND-8)."""
+        if least_words(self.shape, self.arch, budget) > budget.words:
+            return None
+        best = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort)
+        if self.dataflow or (best and not self._mixes_forms(best)):
+            return best
+        names = dict.fromkeys(form.name for form in forms_of(self.shape))
+        each = filter(None, (search(self.shape, self.arch, budget, name, effort=self.effort) for name in names))
+        if best:
+            return replace(best_of((best, *each)), least=best.least)
+        if not (results := list(islice(each, 1) if self.effort.first else each)):
+            return None
+        best = best_of(results)
+        return replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
+
+    def _mixes_forms(self, best: Result) -> bool:
+        """Whether a form's candidates may have used up the runs of others: if less may do."""
+        if self.effort.first:
+            return False
+        if self.budget.streamed:
+            return self._is_far(best)
+        has_lanes = self.shape.most_products(self.arch) >= self.effort.form_lanes
+        return has_lanes and best.cycles > self.effort.form_gap * best.least
+
+    def _has_everything(self) -> bool:
+        """Whether all weights and parameters lie in the GLB when the layer starts, and nothing is streamed."""
+        return (
+            not self.budget.streamed
+            and self.budget.prefetched
+            and self.shape.weight_words + self.shape.param_words(self.arch) <= self.budget.words
+        )
+
+    def _is_far(self, best: Result) -> bool:
+        """Whether far fewer cycles may do."""
+        return best.cycles > max(self.effort.gap * best.least, best.least + self.effort.few_cycles)
+
+    def _is_near(self, best: Result) -> bool:
+        return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least
