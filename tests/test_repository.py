@@ -279,6 +279,13 @@ def test_repository_helper_files_hold_no_pass_or_dialect() -> None:
             assert not any(isinstance(item, Dialect) for item in vars(importlib.import_module(name)).values())
 
 
+@pytest.mark.parametrize("folder", sorted((ROOT / "passes").glob("_[a-z]*")), ids=lambda folder: folder.name)
+def test_repository_helper_files_have_their_line(folder: Path) -> None:
+    """In the docstring of their folder, what each is for."""
+    lines = re.findall(r"^ +(\w+\.py) +\S", (folder / "__init__.py").read_text(), re.MULTILINE)
+    assert sorted([*lines, "__init__.py"]) == sorted(path.name for path in folder.glob("*.py"))
+
+
 def test_repository_filecheck_files_belong_to_something() -> None:
     for folder, names in (("passes", public("passes")), ("dialects", public("dialects"))):
         for path in (FILECHECK / folder).glob("*.mlir"):
