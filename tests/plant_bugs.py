@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LISTED, EQUIVALENT = ROOT / "tests" / "bugs.toml", ROOT / "tests" / "equivalent_bugs.toml"
 PACKAGES = {
     "lowering": ("passes/nest_to_array.py", "passes/array_to_isa.py", "passes/_programs/*.py"),
-    "allocation": ("passes/array_allocate.py", "passes/array_prefetch.py"),
+    "allocation": ("passes/_programs/glb_packing.py", "passes/array_allocate.py", "passes/array_prefetch.py"),
     "encoding": ("cnncc/isa/*.py", "cnncc/binary/*.py"),
     "interpreter": ("cnncc/machine/**/*.py", "cnncc/eval/*.py"),
     "model": ("cnncc/model/*.py",),

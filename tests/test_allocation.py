@@ -12,7 +12,8 @@ from examples import SEED, examples
 
 from cnncc.dialects.array import TensorAttr, TensorOp
 from cnncc.errors import Refusal
-from cnncc.passes.array_allocate import TRIES, Lifetime, allocate, first_fit, fits, numbered, pack
+from cnncc.passes._programs.glb_packing import TRIES, Lifetime, first_fit, fits, numbered, pack
+from cnncc.passes.array_allocate import allocate
 
 
 def meet(one: Lifetime, other: Lifetime) -> bool:

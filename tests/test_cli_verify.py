@@ -17,8 +17,8 @@ from xdsl.dialects.func import ReturnOp
 
 import cnncc.isa.codec as codec
 import cnncc.passes._onnx.normalisation as normalisation
+import cnncc.passes._programs.glb_packing as glb_packing
 import cnncc.passes._programs.layer_macros as layer_macros
-import cnncc.passes.array_allocate as array_allocate
 import cnncc.passes.array_prefetch as array_prefetch
 import cnncc.passes.array_to_isa as array_to_isa
 import cnncc.passes.cnn_fuse_epilogue as fuse_epilogue
@@ -254,8 +254,8 @@ BUGS: dict[str, tuple[str, Plant, str]] = {
         after(array_prefetch, "ArrayPrefetchPass", edited(A.DmaOp, A.DmaAttr, words=3)),
         "",
     ),
-    "tensors at one place": ("array-allocate", instead(array_allocate, "first_fit", all_at_the_start), "tensor "),
-    "tensors share a word": ("array-allocate", instead(array_allocate, "first_fit", one_word_short), "tensor "),
+    "tensors at one place": ("array-allocate", instead(glb_packing, "first_fit", all_at_the_start), "tensor "),
+    "tensors share a word": ("array-allocate", instead(glb_packing, "first_fit", one_word_short), "tensor "),
     "wrong step": ("array-to-isa", after(array_to_isa, "ArrayToIsaPass", wrong_step), ""),
     "wrong pixels": (
         "array-to-isa",

@@ -20,7 +20,8 @@ from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.frontend.segments import interface, name_after_tensors, read_model
-from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit, fits, numbered, pack
+from cnncc.passes._programs.glb_packing import Lifetime, first_fit, fits, numbered, pack
+from cnncc.passes.array_allocate import ArrayAllocatePass, allocate
 from cnncc.passes.array_prefetch import ArrayPrefetchPass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 

@@ -23,5 +23,6 @@ The module, and where tensors lie:
     dram_weights.py     weights in DRAM, biases and scales beside them
     array_ops.py        records as ops of the `array` dialect
     array_mark.py       the array that a module is mapped to
-    core_banks.py       the places of tensors in the GLB, in banks of several cores
+    glb_packing.py      the places of tensors in the GLB, where words are free meanwhile
+    core_banks.py       likewise in banks of their own, for several cores
 """

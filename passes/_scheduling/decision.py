@@ -31,6 +31,7 @@ from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._programs.glb_packing import Lifetime, pack
 from cnncc.passes._scheduling.candidates import Candidates, WantedMapping, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.group_choice import GroupChoice, with_groups
@@ -48,7 +49,6 @@ from cnncc.passes._scheduling.residency import (
 )
 from cnncc.passes._scheduling.schedule_file import RESIDENT
 from cnncc.passes._scheduling.smaller_budgets import LayerCandidates, choice_of, try_smaller_budgets
-from cnncc.passes.array_allocate import Lifetime, pack
 
 Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
 

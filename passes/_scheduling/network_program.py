@@ -11,11 +11,11 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import Part, copies, program_cycles
 from cnncc.model.timed_program import PredictedCycles
+from cnncc.passes._programs.glb_packing import fits
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import input_words, lifetimes, output_words, prefetched_layers
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
-from cnncc.passes.array_allocate import fits
 
 Plans = Mapping[LayerOp, LayerPlan | None]  # None: the model does not know the layer by itself
 

@@ -14,12 +14,12 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
+from cnncc.passes._programs.glb_packing import Lifetime, fits
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
-from cnncc.passes.array_allocate import Lifetime, fits
 
 
 def lifetimes(
