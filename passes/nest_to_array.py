@@ -48,6 +48,7 @@ from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED, Semaphore
 from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words
+from cnncc.model.program_schedule import MOST_COPIES
 from cnncc.passes._onnx.labels import OTHERS
 from cnncc.passes._programs.array_mark import marked_array
 from cnncc.passes._programs.array_ops import COMPUTING, core_ops, layer_op, node_op, record_op
@@ -61,8 +62,6 @@ from cnncc.passes._programs.loaded_rows import LoadedRows
 from cnncc.passes._programs.stream_program import stream_program
 from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source, staged, uses
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
-
-COPIES = 6  # of a layer: each takes two of its 16 descriptors, and prefetched operands four
 
 
 def _in_group(layer: ProgramLayer) -> ProgramLayer:
@@ -95,9 +94,9 @@ class _Lowering:
 
     def move(self, direction: A.Direction, label: str, values: Sequence[tuple[str, SSAValue]]) -> None:
         """A layer that moves values between these tensors in DRAM and theirs in the GLB, or several of them."""
-        if len(values) > COPIES:
-            self.move(direction, label, values[:COPIES])
-            self.move(direction, f"more {label}", values[COPIES:])
+        if len(values) > MOST_COPIES:  # each takes two of a layer's 16 descriptors, and prefetched operands four
+            self.move(direction, label, values[:MOST_COPIES])
+            self.move(direction, f"more {label}", values[MOST_COPIES:])
             return
         if values and any(isinstance(op, CoresOp) for op in self.func.body.block.ops):
             names = ", ".join(tensor for tensor, _ in values)
