@@ -15,10 +15,11 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.context import weights_of
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects.onnx import AbsentOp, NodeOp, new_constant
 from cnncc.dialects.weights import ConstantOp, element_dtype
 from cnncc.errors import Refusal
-from cnncc.frontend.export_onnx import export_nodes, has_graphs, main_function
+from cnncc.frontend.export_onnx import export_nodes, has_graphs
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.frontend.onnx_types import ir_type
 from cnncc.frontend.run_onnx import OnnxSession

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from cnncc.dialects._main_function import input_names, main_function, output_names
 from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.eval.onnx import evaluate
-from cnncc.frontend.export_onnx import export_onnx, input_names, main_function, output_names
+from cnncc.frontend.export_onnx import export_onnx
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.onnx_attrs import attribute_from_proto, attribute_to_proto

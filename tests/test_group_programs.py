@@ -27,6 +27,7 @@ from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.certificate.group_entries import figures
 from cnncc.dialects._groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects.array import TensorOp, View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
@@ -36,7 +37,6 @@ from cnncc.driver.program_parts import predicted_counters, prefetched_operands, 
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
-from cnncc.frontend.export_onnx import main_function
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.machine.races import races as ordered_races

@@ -26,6 +26,7 @@ from xdsl.parser import Parser
 from cnncc.arch.model import load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import PoolOp, Steps, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
@@ -34,7 +35,6 @@ from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, cnn, isa, nest
-from cnncc.frontend.export_onnx import main_function
 from cnncc.model.glb_tokens import PRIMED
 from cnncc.passes._onnx.layers import read_layer
 from cnncc.passes._onnx.windows import StaysOnHost

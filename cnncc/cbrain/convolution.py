@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects._windowed_layer import WindowedLayer
 from cnncc.dialects.cnn import ConvOp, shape, value_key
 from cnncc.errors import Refusal
@@ -81,7 +81,7 @@ def convolutions(module: ModuleOp) -> list[Convolution]:
 
     Raises Refusal for more than one frame.
     """
-    main = next(op for op in module.walk() if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    main = main_function(module)
     layers = list[Convolution]()
     for op in main.walk():
         if isinstance(op, ConvOp) and (layer := convolution_of(op)).image != (1, 1):

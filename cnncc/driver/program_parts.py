@@ -12,6 +12,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.dialects.nest import (
     CoresOp,
@@ -148,7 +149,7 @@ def _words(value: SSAValue) -> int:
 
 def program_parts(module: ModuleOp, prefetched: Prefetched) -> list[Part]:
     """The program's parts of a module with mapped layers. prefetched: operands by layer."""
-    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    func = main_function(module)
     return list(_Network(func, prefetched).parts())
 
 

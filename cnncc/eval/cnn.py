@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import IntegerAttr, IntegerType, ModuleOp, SymbolRefA
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from cnncc.dialects._main_function import input_names, main_function, output_names
 from cnncc.dialects.cnn import (
     AddOp,
     BiasOp,
@@ -38,7 +39,6 @@ from cnncc.dialects.cnn import (
 )
 from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
-from cnncc.frontend.export_onnx import input_names, main_function, output_names
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore

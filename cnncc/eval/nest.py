@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
 from cnncc.dialects.nest import ColumnsOp, CoresOp, GroupOp, JoinOp, LayerOp
 from cnncc.dialects.weights import arrays_of
@@ -20,7 +21,6 @@ from cnncc.eval._core_run import CoresRun, Order, first_ready
 from cnncc.eval._group_run import GroupRun, columns, joined
 from cnncc.eval._lanes import Ints
 from cnncc.eval._layer_run import LayerRun as LayerRun
-from cnncc.frontend.export_onnx import main_function
 from cnncc.weights import Array, WeightStore
 
 

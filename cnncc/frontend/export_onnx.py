@@ -7,9 +7,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, NoneType, StringAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import OpResult, SSAValue
 
+from cnncc.dialects._main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, constant_operand, text
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
@@ -32,38 +33,6 @@ if TYPE_CHECKING:
 # onnxruntime 1.31 accepts IR versions up to 13; from 10 on, the format has all of its types.
 IR_VERSIONS = (10, 13)
 DEFAULT_OPSET = 13  # for a model that imports only other domains, where a renaming Identity is added
-
-
-def main_function(module: ModuleOp) -> FuncOp:
-    """The graph of `module`. Raises Refusal if there is none."""
-    for op in module.ops:
-        if isinstance(op, FuncOp) and op.sym_name.data == "main" and op.body.blocks:
-            return op
-    raise Refusal("the IR has no function @main")
-
-
-def returned(module: ModuleOp) -> Sequence[SSAValue]:
-    """The output values of the graph of `module`."""
-    last = main_function(module).body.block.last_op
-    if not isinstance(last, ReturnOp):
-        raise Refusal("@main does not end with func.return")
-    return last.operands
-
-
-def input_names(module: ModuleOp) -> list[str]:
-    """The names of the graph's inputs."""
-    func = main_function(module)
-    return _names(func.arg_attrs, "input", len(func.body.block.args))
-
-
-def output_names(module: ModuleOp) -> list[str]:
-    """The names of the graph's outputs."""
-    return _names(main_function(module).res_attrs, "output", len(returned(module)))
-
-
-def _names(attrs: ArrayAttr[DictionaryAttr] | None, kind: str, length: int) -> list[str]:
-    known = [attr.data.get("onnx.name") for attr in attrs] if attrs else [None] * length
-    return [text(name) if name else f"{kind}_{index}" for index, name in enumerate(known)]
 
 
 def export_onnx(module: ModuleOp, store: WeightStore) -> ModelProto:
@@ -123,11 +92,6 @@ def export_nodes(
         graph.output.append(_value_info(value, name))
     model.functions.extend(_functions(module, store))
     return model
-
-
-def main_arguments(module: ModuleOp) -> Sequence[SSAValue]:
-    """The inputs of the graph."""
-    return main_function(module).body.block.args
 
 
 class _Names:

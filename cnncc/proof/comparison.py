@@ -9,13 +9,13 @@ from xdsl.ir import Operation
 
 from cnncc.binary.modules import binary_to_module
 from cnncc.binary.run import outputs_of
+from cnncc.dialects._main_function import input_names, output_names, returned
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import ReshapeOp, value_key
 from cnncc.dialects.isa import LayerOp
 from cnncc.draws import PRIME, Draws
 from cnncc.eval.cnn_residues import Evaluation, Polynomials
 from cnncc.eval.isa import result_tensors, tensor_values
-from cnncc.frontend.export_onnx import input_names, output_names, returned
 from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
 from cnncc.numerics import Ints

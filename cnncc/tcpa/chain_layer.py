@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from cnncc.dialects._main_function import main_function
 from cnncc.dialects._windowed_layer import WindowedLayer
 from cnncc.dialects.cnn import ConvOp, PoolOp, ReshapeOp, shape, value_key
 from cnncc.errors import Refusal
@@ -74,7 +75,7 @@ def chain_layers(module: ModuleOp) -> list[ChainLayer]:
     A fully connected layer behind a flattened image becomes a convolution whose kernel is the whole image.
     Raises Refusal for a network that is no chain of convolutions, pools and fully connected layers with one frame.
     """
-    main = next(op for op in module.walk() if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    main = main_function(module)
     value: SSAValue = main.body.block.args[0]
     if len(main.body.block.args) > 1:
         raise Refusal(f"main: {len(main.body.block.args)} inputs, a chain has 1")
