@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, PoolOp, RequantOp, ShuffleOp, Steps, StepsAttr, value_key
 
@@ -112,12 +113,6 @@ def _replace(sum_op: SumOp, last: Operation, steps: Steps, operands: list[SSAVal
         attributes=dict(sum_op.attributes),
         result_types=[last.results[0].type],
     )
-    block = last.parent
-    assert block is not None
-    block.insert_op_before(fused, last)
-    fused.results[0].name_hint = last.results[0].name_hint
-    last.results[0].replace_all_uses_with(fused.results[0])
-    for op in (last, sum_op):
-        op.detach()
-        op.erase()
+    Rewriter.replace_op(last, fused)
+    Rewriter.erase_op(sum_op)
     return fused

@@ -81,13 +81,7 @@ def _legalize(op: ClampOp | RequantOp | ShuffleOp, steps: StepsAttr) -> None:
     pool = PoolOp.create(
         operands=[op.x], properties=properties, attributes=dict(op.attributes), result_types=[op.result.type]
     )
-    block = op.parent
-    assert block is not None
-    block.insert_op_before(pool, op)
-    pool.result.name_hint = op.result.name_hint
-    op.result.replace_all_uses_with(pool.result)
-    op.detach()
-    op.erase()
+    Rewriter.replace_op(op, pool)
 
 
 def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:

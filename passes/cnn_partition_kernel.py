@@ -10,6 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, TensorType, i64
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from cnncc.cbrain.convolution import Convolution, convolution_of
 from cnncc.cbrain.kernel_partition import Partition, partition, small_windows
@@ -115,8 +116,7 @@ class _Rewriter:
         self._count(cut.macs() + whole.macs() - conv.macs())
         whole.result.name_hint = conv.result.name_hint
         conv.result.replace_all_uses_with(whole.result)
-        conv.detach()
-        conv.erase()
+        Rewriter.erase_op(conv)
         self._drop(conv.weights.root_reference.data)
 
     def _cut(self, conv: ConvOp, layer: Convolution, parts: Partition) -> ConvOp:
@@ -169,6 +169,4 @@ class _Rewriter:
     def _drop(self, symbol: str) -> None:
         """Remove weights that no convolution reads any more."""
         if not any(op.weights.root_reference.data == symbol for op in self.module.walk() if isinstance(op, ConvOp)):
-            op = self.globals.pop(symbol)
-            op.detach()
-            op.erase()
+            Rewriter.erase_op(self.globals.pop(symbol))

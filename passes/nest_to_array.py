@@ -23,6 +23,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
@@ -376,8 +377,7 @@ class NestToArrayPass(ModulePass):
         # The order of outputs is the network's, whenever they were declared.
         names, declared = lowering.result_names, list(tensors.declared.values())
         declared.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
-        func.detach()
-        func.erase()
+        Rewriter.erase_op(func)
         program = [*_primed(lowering.program), *lowering.program]
         program = core_ops(lowering.chain, lowering.program) if lowering.chain else program
         op.body.block.add_ops([*weights.new, *map(record_op, declared), *program])

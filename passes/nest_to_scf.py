@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from cnncc.context import weights_of
 from cnncc.dialects._main_function import main_function, output_names, returned
@@ -63,8 +64,7 @@ class NestToScfPass(ModulePass):
         except Refusal as refusal:
             raise Refusal(f"{self.name}: {refusal}") from refusal
         for inner in list(op.ops):
-            inner.detach()
-            inner.erase()
+            Rewriter.erase_op(inner)
         op.body.block.add_ops([*globals_, lowered])
         # Attributes with a dialect's name before the dot are cnncc's: other tools do not know them.
         for name in [name for name in op.attributes if "." in name]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.dialects.weights import ConstantOp
@@ -32,5 +33,4 @@ class OnnxDeadCodePass(ModulePass):
             if not isinstance(inner, NodeOp | ConstantOp | AbsentOp):
                 continue
             if not any(result.uses for result in inner.results):
-                inner.detach()
-                inner.erase()
+                Rewriter.erase_op(inner)

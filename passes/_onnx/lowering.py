@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Region, SSAValue
+from xdsl.rewriter import Rewriter
 
 from cnncc.dialects._main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.dialects.cnn import ClampOp, HostOp, ReshapeOp, shape
@@ -167,8 +168,7 @@ def _replace(builder: CnnBuilder) -> None:
     block.add_op(ReturnOp(*results))
     for op in reversed(list(block.ops)):
         if isinstance(op, ReshapeOp) and op.result.first_use is None:
-            op.detach()
-            op.erase()
+            Rewriter.erase_op(op)
     func = FuncOp(
         "main",
         FunctionType.from_lists(block.arg_types, [result.type for result in results]),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import Rewriter
 
 from cnncc.dialects.cnn import Window, WindowAttr, shape, value_key
 from cnncc.dialects.nest import (
@@ -165,8 +166,7 @@ def split_columns(layers: Sequence[LayerOp], columns: int, rolled: bool) -> list
     block.insert_op_before(join, last)
     last.result.replace_all_uses_with(join.result)
     for layer in reversed(layers):
-        layer.detach()
-        layer.erase()
+        Rewriter.erase_op(layer)
     return parts
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
 from xdsl.ir import Block, SSAValue
 from xdsl.ir import Region as IrRegion
+from xdsl.rewriter import Rewriter
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._channels import (
@@ -267,6 +268,5 @@ def cores_op(chain: CoreChain) -> CoresOp:
             inside.add_op(op)
             values[value] = op.result
     for layer in reversed(originals):
-        layer.detach()
-        layer.erase()
+        Rewriter.erase_op(layer)
     return cores

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import SSAValue
+from xdsl.rewriter import Rewriter
 
 from cnncc.dialects.cnn import ReshapeOp, WindowAttr
 from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape
@@ -36,8 +37,7 @@ def read_unflattened(module: ModuleOp, store: WeightStore) -> None:
         layer.operands[0] = value
         while isinstance(reshape := flat.owner, ReshapeOp) and not list(flat.uses):
             flat = reshape.x
-            reshape.detach()
-            reshape.erase()
+            Rewriter.erase_op(reshape)
 
 
 def _whole(module: ModuleOp, store: WeightStore, layer: LayerOp, value: SSAValue) -> bool:
