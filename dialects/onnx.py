@@ -126,7 +126,7 @@ class ProtoAttr(ParametrizedAttribute):
         """Keep `data`, in the attribute if short, else in `store`."""
         if len(data) <= INLINE_LIMIT_BYTES:
             return cls(StringAttr(base64.b64encode(data).decode()))
-        return cls(RefAttr(StringAttr(store.add(bytes_array(data)))))
+        return cls(RefAttr.to(bytes_array(data), store))
 
     def unpack(self, store: WeightStore) -> bytes:
         """The bytes that were packed. Raises Refusal where hand-written text is not base64."""
@@ -149,7 +149,7 @@ def new_constant(array: Array, store: WeightStore, name: Attribute | None) -> Co
     """A `weights.constant` for `array`, called `name` in ONNX. Raises KeyError for a type that IR does not have."""
     return ConstantOp.create(
         result_types=[tensor_type(array)],
-        properties={"value": RefAttr(StringAttr(store.add(array)))},
+        properties={"value": RefAttr.to(array, store)},
         attributes={"onnx.name": name} if name else {},
     )
 

@@ -48,6 +48,11 @@ class RefAttr(ParametrizedAttribute):
     key: StringAttr
 
     @classmethod
+    def to(cls, array: Array, store: WeightStore) -> RefAttr:
+        """The reference to `array`, which `store` keeps."""
+        return cls(StringAttr(store.add(array)))
+
+    @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         """Parse `<"key">`."""
         with parser.in_angle_brackets():
@@ -103,6 +108,12 @@ def tensor_type(array: Array) -> TensorType[Attribute]:
 def element_dtype(element_type: Attribute) -> np.dtype[np.generic]:
     """The numpy type of an IR element type. Raises KeyError for a type that has none."""
     return _DTYPES[element_type]
+
+
+def new_global(name: str, array: Array, store: WeightStore) -> GlobalOp:
+    """A `weights.global` for `array`, under the symbol `name`."""
+    properties = {"sym_name": StringAttr(name), "value": RefAttr.to(array, store), "type": tensor_type(array)}
+    return GlobalOp.create(properties=properties)
 
 
 def constant_array(op: Operation, store: WeightStore) -> Array:

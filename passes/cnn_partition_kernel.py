@@ -27,7 +27,7 @@ from cnncc.dialects.cnn import (
     shape,
     value_key,
 )
-from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
+from cnncc.dialects.weights import GlobalOp, constant_array, new_global
 from cnncc.errors import Refusal
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.labels import free_name
@@ -160,8 +160,7 @@ class _Rewriter:
 
     def _symbol(self, wanted: str, array: Array) -> str:
         name = free_name(wanted, set(self.globals))
-        ref = RefAttr(StringAttr(self.store.add(array)))
-        op = GlobalOp.create(properties={"sym_name": StringAttr(name), "value": ref, "type": tensor_type(array)})
+        op = new_global(name, array, self.store)
         self.module.body.block.insert_op_before(op, next(iter(self.module.ops)))
         self.globals[name] = op
         return name

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from xdsl.dialects.builtin import Builtin, ModuleOp, StringAttr
+from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import CNN
 from cnncc.dialects.onnx import ONNX
-from cnncc.dialects.weights import WEIGHTS, GlobalOp, RefAttr, tensor_type
+from cnncc.dialects.weights import WEIGHTS, new_global
 from cnncc.errors import Refusals
 from cnncc.frontend.import_onnx import module_of
 from cnncc.frontend.infer_shapes import infer_shapes
@@ -23,9 +23,7 @@ def parse(text: str, **arrays: np.ndarray) -> tuple[ModuleOp, CompilerContext]:
         ctx.load_dialect(dialect)
     module = Parser(ctx, text).parse_module()
     for name, array in arrays.items():
-        ref = RefAttr(StringAttr(ctx.weights.add(array)))
-        op = GlobalOp.create(properties={"sym_name": StringAttr(name), "value": ref, "type": tensor_type(array)})
-        module.body.block.insert_op_before(op, module.body.block.first_op)
+        module.body.block.insert_op_before(new_global(name, array, ctx.weights), module.body.block.first_op)
     module.verify()
     return module, ctx
 

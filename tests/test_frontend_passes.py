@@ -389,8 +389,6 @@ def test_frontend_passes_on_a_real_topology(tmp_path: Path) -> None:
 
 def randomise(module, ctx) -> None:
     """He-normal weights for the convolutions."""
-    from xdsl.dialects.builtin import StringAttr
-
     from cnncc.dialects.weights import RefAttr
 
     rng = np.random.default_rng(8)
@@ -398,7 +396,7 @@ def randomise(module, ctx) -> None:
         if isinstance(op, ConstantOp) and len(shape := op.result.type.get_shape()) == 4:
             scale = np.sqrt(2 / np.prod(shape[1:]))
             array = (rng.standard_normal(shape) * scale).astype(np.float32)
-            op.properties["value"] = RefAttr(StringAttr(ctx.weights.add(array)))
+            op.properties["value"] = RefAttr.to(array, ctx.weights)
 
 
 def test_frontend_export_of_a_part(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def attribute_from_proto(proto: AttributeProto, store: WeightStore) -> Attribute
         case AttributeProto.TENSOR:
             array = numpy_array(proto.t, f"attribute '{proto.name}'")
             if array is not None and array.ndim:  # the store does not tell a scalar from a vector of one
-                return RefAttr(StringAttr(store.add(array)))
+                return RefAttr.to(array, store)
         case _:
             pass
     return ProtoAttr.pack(proto.SerializeToString(deterministic=True), store)

@@ -25,7 +25,7 @@ from cnncc.dialects.cnn import (
     shape,
 )
 from cnncc.dialects.onnx import NodeOp
-from cnncc.dialects.weights import GlobalOp, RefAttr, tensor_type
+from cnncc.dialects.weights import GlobalOp, new_global
 from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
@@ -89,9 +89,7 @@ class CnnBuilder:
 
     def symbol(self, name: str, array: Array) -> str:
         """Keep `array` under the symbol `name`."""
-        ref = RefAttr(StringAttr(self.store.add(array)))
-        properties = {"sym_name": StringAttr(name), "value": ref, "type": tensor_type(array)}
-        self.globals.append(GlobalOp.create(properties=properties))
+        self.globals.append(new_global(name, array, self.store))
         return name
 
     def scale(self, value: SSAValue, name: str) -> Scale:

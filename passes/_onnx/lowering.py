@@ -143,7 +143,7 @@ def _lower_host(builder: CnnBuilder, segment: HostSegment) -> None:
         if builder.placement.is_quantised(value):
             builder.scale(value, label)
     properties: dict[str, Attribute] = {
-        "model": RefAttr(StringAttr(builder.store.add(data))),
+        "model": RefAttr.to(data, builder.store),
         "reason": StringAttr(segment.reason.encode("ascii", "backslashreplace").decode()),
         "label": StringAttr(label),
         "input_quants": ArrayAttr([builder.quant(value) for value in segment.inputs]),

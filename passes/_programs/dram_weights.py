@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import shuffled
 from cnncc.dialects.nest import LayerOp, split_strip
-from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
+from cnncc.dialects.weights import RefAttr, constant_array, new_global, tensor_type
 from cnncc.errors import Refusal
 from cnncc.passes._programs.tensors import ArrayTensors
 from cnncc.weights import Array, WeightStore
@@ -66,8 +66,7 @@ class DramWeights:
             return self.tensor_of[name], words.shape[1]  # of another strip of the layer
         while name in self.tensor_of:
             name += "'"
-        ref = {"value": RefAttr(StringAttr(self.store.add(words))), "type": tensor_type(words)}
-        self.new.append(GlobalOp.create(properties={"sym_name": StringAttr(name), **ref}))
+        self.new.append(new_global(name, words, self.store))
         self.globals[name] = self.new[-1]
         return self.weight(name), words.shape[1]
 
@@ -79,7 +78,7 @@ class DramWeights:
                 raise Refusal(f"weights {name} are {array.dtype}: this array's operands have {self.bits} bits")
             # Narrower operands travel as whole words (MEM-1).
             words = array.astype(np.dtype(f"int{self.bits}"))
-            self.globals[name].properties["value"] = RefAttr(StringAttr(self.store.add(words)))
+            self.globals[name].properties["value"] = RefAttr.to(words, self.store)
             self.globals[name].properties["type"] = tensor_type(words)
             self.tensor_of[name] = self.tensors.declare(A.Tensor(name, "dram", array.size, array.shape, "weight"))
             self.globals[name].properties["sym_name"] = StringAttr(self.tensor_of[name])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -52,7 +52,7 @@ def _whole(module: ModuleOp, store: WeightStore, layer: LayerOp, value: SSAValue
     if sum(isinstance(op, LayerOp) and op.weights == layer.weights for op in module.walk()) > 1:
         return False
     array = constant_array(old, store).reshape(sizes.k, channels, rows, cols)
-    old.value, old.type = RefAttr(StringAttr(store.add(array))), tensor_type(array)
+    old.value, old.type = RefAttr.to(array, store), tensor_type(array)
     layer.sizes = SizesAttr(replace(sizes, c=channels, r=rows, s=cols))
     layer.window = WindowAttr(replace(window, kernel=(rows, cols), stride=(1, 1), dilation=(1, 1)))
     layer.detach_region(layer.body)
