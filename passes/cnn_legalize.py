@@ -113,13 +113,13 @@ def _is_free(source: SSAValue) -> bool:
 
 def _source(value: SSAValue) -> SSAValue | None:
     """The value that `value` is a reshape of, or itself; None if the reshape changes channels, rows or columns."""
-    image = image_dims(value)
+    image = _padded_dims(value)
     while isinstance(value.owner, ReshapeOp):
         value = value.owner.x
-    return value if image_dims(value) == image else None
+    return value if _padded_dims(value) == image else None
 
 
-def image_dims(value: SSAValue) -> tuple[int, ...]:
+def _padded_dims(value: SSAValue) -> tuple[int, ...]:
     """n c h w, missing ones as 1, and any further dims."""
     dims = shape(value.type)
     return dims + (1,) * (4 - len(dims))
@@ -135,7 +135,7 @@ def _copied(value: SSAValue, before: Operation, label: str) -> SSAValue:
 def _copy_ops(value: SSAValue, label: StringAttr) -> Iterator[Operation]:
     whole = value.type
     assert isinstance(whole, TensorType)
-    image = TensorType(whole.element_type, image_dims(value))
+    image = TensorType(whole.element_type, _padded_dims(value))
     if whole != image:
         reshape = ReshapeOp.create(operands=[value], result_types=[image])
         yield reshape
