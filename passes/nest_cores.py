@@ -33,7 +33,7 @@ from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
 from cnncc.util.progress import silent
 
 PLACE = re.compile(r"(\d+)x(\d+)@(\d+),(\d+)")
-MOST = 1 << 15
+MOST_SIDE = 1 << 15  # of a rectangle of PEs, or its first row or column; arrays have 32 at most
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _region(text: str) -> Region:
     """`3x4@0,2`: so many rows and columns from a row and a column on."""
     match = PLACE.fullmatch(text)
     numbers = [int(number) for number in match.groups()] if match else []
-    if not numbers or min(numbers[:2]) < 1 or max(numbers) > MOST:
+    if not numbers or min(numbers[:2]) < 1 or max(numbers) > MOST_SIDE:
         raise Refusal(f"'{text}' is no rectangle of PEs: ROWSxCOLS@ROW,COL, as 1x2@3,0")
     rows, cols, row0, col0 = numbers
     return Region(rows, cols, row0, col0)

@@ -126,8 +126,8 @@ class _Lowering:
         self.labels.add(label)
         streams = "output" in staged(op)
         self.tensors.place("dram" if streams else "glb", op.result, key or label)
-        plain = self._plain(op, label)
-        nodes = stream_program(plain) if plain.shape.kind == "copy" else layer_program(plain, self.arch)
+        programmed = self._program_layer(op, label)
+        nodes = stream_program(programmed) if programmed.shape.kind == "copy" else layer_program(programmed, self.arch)
         ops = [node_op(node) for node in nodes]
         if not staged(op) & {"ifmap", "residual"}:
             self.finish()
@@ -148,7 +148,7 @@ class _Lowering:
                 memory = "dram" if "output" in staged(layer) else "glb"
                 self.tensors.place(memory, self.leaving[layer.result], name)
         programs = [
-            self._loaded(member) if isinstance(member, LoadOp) else _in_group(self._plain(member, plan.label))
+            self._loaded(member) if isinstance(member, LoadOp) else _in_group(self._program_layer(member, plan.label))
             for member, plan in zip(members, plans, strict=True)
         ]
         ops = [node_op(node) for node in group_program(programs, plans, self.arch)]
@@ -163,7 +163,7 @@ class _Lowering:
 
     def cores(self, op: CoresOp) -> None:
         """Layers side by side: what core 0 does for them, and the programs of the other cores."""
-        chain = ChainProgram(op, self.tensors, self.rings, self._plain, self.arch)
+        chain = ChainProgram(op, self.tensors, self.rings, self._program_layer, self.arch)
         if chain.weights:
             self.program.append(layer_op("weights", "", list(map(node_op, chain.weights)), ()))
         self.program.append(layer_op("frames", chain.value, list(map(node_op, chain.frames)), (A.Engine.DMA,)))
@@ -181,14 +181,14 @@ class _Lowering:
         if isinstance(sync, A.SyncOp):
             sync.record = A.SyncAttr(A.Sync((*COMPUTING, A.Engine.DMA)))
 
-    def _plain(self, op: LayerOp, label: str, on_core: GroupLayer | None = None) -> ProgramLayer:
-        """A layer as plain data. on_core: as it runs over frames, if it does."""
+    def _program_layer(self, op: LayerOp, label: str, on_core: GroupLayer | None = None) -> ProgramLayer:
+        """A layer to be programmed, as plain data. on_core: as it runs over frames, if it does."""
         steps = op.steps.data
         params, per_channel = self.weights.params(label, op)
         staged_operands = staged(op)
         ifmap = self._home(label, "ifmap", op.ifmap, staged_operands)
         tensors = Tensors(
-            _every(rows_apart(op), ifmap, label),
+            _every_row(rows_apart(op), ifmap, label),
             self._home(label, "output", op.result, staged_operands),
             self._home(label, "residual", op.residual, staged_operands) if op.residual else None,
             self.weights.weight(op.weights.root_reference.data) if op.weights else "",
@@ -271,10 +271,10 @@ class _Lowering:
             if returned is None:
                 return self.tensors.on_host(value, name, "value")
             return self.tensors.on_host(value, self.result_names[returned.index], "output")
-        self.in_glb(name, value, quant.data)
+        self.place_in_glb(name, value, quant.data)
         return self.tensors.exchange(value, name, "value", quant.data)
 
-    def in_glb(self, name: str, value: SSAValue, quant: Quant) -> None:
+    def place_in_glb(self, name: str, value: SSAValue, quant: Quant) -> None:
         """Give a value that lies in DRAM by a scale a tensor in the GLB too, where anything reads it there."""
         if any(is_read_in_glb(use, quant) for use in uses(value)):
             self.tensors.place("glb", value, name)
@@ -294,7 +294,7 @@ class _Lowering:
         self.move(A.Direction.OUT, "outputs", moved)
 
 
-def _every(apart: int, home: ActivationLayout, label: str) -> ActivationLayout:
+def _every_row(apart: int, home: ActivationLayout, label: str) -> ActivationLayout:
     """A value of which every row that counts is so many rows behind the one before. Raises Refusal."""
     if home.ring % apart:
         raise Refusal(
@@ -319,7 +319,7 @@ def _lower(lowering: _Lowering) -> None:
             tensors.on_host(arg, name, "input")
         else:
             tensors.exchange(arg, name, "input", quant)
-            lowering.in_glb(name, arg, quant)
+            lowering.place_in_glb(name, arg, quant)
     lowering.copy(A.Direction.IN, "inputs", [arg for arg in func.args if tensors.lies_in("glb", arg)])
     refusals = Refusals()
     for op in func.body.block.ops:

@@ -58,7 +58,7 @@ class ChainProgram:
         op: CoresOp,
         tensors: ArrayTensors,
         rings: dict[SSAValue, ActivationLayout],
-        plain: Callable[[LayerOp, str, GroupLayer], ProgramLayer],
+        program_layer: Callable[[LayerOp, str, GroupLayer], ProgramLayer],
         arch: Arch,
     ) -> None:
         groups, lag, chain = op.groups(), op.lag.value.data, chain_of(op)
@@ -84,7 +84,7 @@ class ChainProgram:
                 if plan.keeps:
                     rings[layer.result] = tensors.ring(f"{value_key(layer) or plan.label}.ring", plan, plan.keeps)
             place, label = group.place.data, group.label.data
-            layers = [plain(layer, plan.label, plan) for layer, plan in zip(group.layers(), own, strict=True)]
+            layers = [program_layer(layer, plan.label, plan) for layer, plan in zip(group.layers(), own, strict=True)]
             programs.append(GroupProgram(layers, own, core_arch(arch, place.rows, place.cols), tokens))
             self.cores.append(CoreNodes(label, A.CorePlace(label, **vars(place)), programs[-1].steps()))
         transfers = [program.transfers() for program in programs]
