@@ -18,7 +18,7 @@ from xdsl.dialects.func import ReturnOp
 import cnncc.isa.codec as codec
 import cnncc.passes._onnx.normalisation as normalisation
 import cnncc.passes._programs.glb_packing as glb_packing
-import cnncc.passes._programs.layer_macros as layer_macros
+import cnncc.passes._programs.layer_instructions as layer_instructions
 import cnncc.passes.array_prefetch as array_prefetch
 import cnncc.passes.array_to_isa as array_to_isa
 import cnncc.passes.cnn_fuse_epilogue as fuse_epilogue
@@ -121,7 +121,7 @@ def wrong_mac(**wrong: Callable[[Any], Any]) -> Plant:
 
         return mac
 
-    return instead(layer_macros.Macros, "mac", make)
+    return instead(layer_instructions.LayerInstructions, "mac", make)
 
 
 def lose_the_clamp(right: Any) -> Any:

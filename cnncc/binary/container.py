@@ -152,15 +152,19 @@ def _members(binary: Binary) -> dict[str, bytes]:
     rest = {PROGRAM: np.asarray(binary.program, "<u4").tobytes()}
     rest |= {_member_name(i, name): _npy(array) for i, (name, array) in enumerate(binary.weights)}
     rest |= {f"segments/{i:02}.onnx": model for i, model in enumerate(binary.segments)}
+    return {MANIFEST: _json(_manifest_of(binary, rest)), **rest}
+
+
+def _manifest_of(binary: Binary, rest: Members) -> dict[str, Any]:
+    """What the manifest says. rest: the other members."""
     types = _types(binary)
-    manifest = {
+    return {
         "format": _format_of(binary.program),
         "members": {name: digest(data) for name, data in rest.items()},
         "arch": said_keys(binary.arch),
         "tensors": [_tensor_entry(tensor, types) for tensor in binary.tensors],
         **binary.metadata,
     }
-    return {MANIFEST: _json(manifest), **rest}
 
 
 def pack(members: Members) -> bytes:
@@ -208,7 +212,7 @@ def load(path: Path) -> Binary:
 def from_bytes(data: bytes) -> Binary:
     """The binary of a file's content. Raises Refusal like `load`."""
     members = _unpack(data)
-    manifest = _in_member(MANIFEST, _manifest, members)
+    manifest = _in_member(MANIFEST, _read_manifest, members)
     _check_digests(manifest, members)
     arch = _in_member(MANIFEST, _arch, manifest)
     weights = _weights(members, manifest, arch)
@@ -279,7 +283,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise Refusal("members are missing: weights and segments are not numbered from 0 on")
 
 
-def _manifest(members: Members) -> dict[str, Any]:
+def _read_manifest(members: Members) -> dict[str, Any]:
     if len(members[MANIFEST]) > MANIFEST_LIMIT_BYTES:
         raise Refusal(f"{len(members[MANIFEST])} bytes, the limit is {MANIFEST_LIMIT_BYTES}")
     try:

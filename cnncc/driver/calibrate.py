@@ -20,9 +20,9 @@ from cnncc.eval.onnx import Evaluator
 from cnncc.numerics import Ints
 from cnncc.passes._onnx.builder import image_dims
 from cnncc.passes._onnx.calibration import Scale, write_ranges
-from cnncc.passes._onnx.integer_lowering import scale_of
 from cnncc.passes._onnx.layers import ConvLayer, PoolLayer, is_tensor_of
 from cnncc.passes._onnx.placement import Placement, place_nodes
+from cnncc.passes._onnx.quantised_lowering import scale_of
 from cnncc.passes._onnx.scale_groups import saturates_at_reader
 from cnncc.quant.split import Doubles, MeasuredUse, choose_top
 from cnncc.weights import Array, WeightStore

@@ -2,22 +2,22 @@
 
 Nodes as layers:
 
-    layers.py             a node as a layer, or why it stays on the host
-    quantised_layers.py   likewise, for a model that is quantised already
-    windows.py            the sliding window of a node
-    normalisation.py      batch normalisation
+    layers.py              a node as a layer, or why it stays on the host
+    quantised_layers.py    likewise, for a model that is quantised already
+    windows.py             the sliding window of a node
+    normalisation.py       batch normalisation
 
 Where layers run, and their scales:
 
-    placement.py          which nodes the host computes, in which segments
-    scale_groups.py       values that share one scale
-    calibration.py        ranges of values, and the scales that follow
+    placement.py           which nodes the host computes, in which segments
+    scale_groups.py        values that share one scale
+    calibration.py         ranges of values, and the scales that follow
 
 Layers as `cnn` ops:
 
-    lowering.py           the whole graph: read this first
-    layer_lowering.py     layers in floats, as integers: convolutions, sums of two, means, activations
-    integer_lowering.py   layers of a quantised model
-    builder.py            one op after the other, with their values, weights and labels
-    labels.py             labels of ops and names of weights
+    lowering.py            the whole graph: read this first
+    layer_lowering.py      layers in floats, as integers: convolutions, sums of two, means, activations
+    quantised_lowering.py  layers of a quantised model
+    builder.py             one op after the other, with their values, weights and labels
+    labels.py              labels of ops and names of weights
 """

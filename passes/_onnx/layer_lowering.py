@@ -1,4 +1,4 @@
-"""Emits the `cnn` ops of sums of two, means, concatenations, shuffles and activations. No pass: for `onnx-to-cnn`."""
+"""Emits the `cnn` ops of layers that are floats in the model. No pass: for `onnx-to-cnn`."""
 
 from __future__ import annotations
 

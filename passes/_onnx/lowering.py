@@ -28,7 +28,6 @@ from cnncc.frontend.export_onnx import export_nodes
 from cnncc.frontend.node_macs import module_macs
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale
-from cnncc.passes._onnx.integer_lowering import lower_quantize, lower_sum, lower_sum_of_two
 from cnncc.passes._onnx.layer_lowering import (
     lower_activation,
     lower_add,
@@ -50,6 +49,7 @@ from cnncc.passes._onnx.layers import (
 )
 from cnncc.passes._onnx.placement import HostSegment, segments, stages
 from cnncc.passes._onnx.quantised_layers import AnyLayer, DequantizeLayer, QuantizeLayer, SumLayer, SumOfTwoLayer
+from cnncc.passes._onnx.quantised_lowering import lower_quantize, lower_sum, lower_sum_of_two
 from cnncc.weights import WeightStore
 
 

@@ -21,7 +21,7 @@ Channels side by side are of one group and share their ifmap; or each is a group
 
 | file | holds |
 |---|---|
-| `layer_macros.py` | macro-instructions, loads, commits |
+| `layer_instructions.py` | loads, macro-instructions, commits |
 | `layer_transfers.py` | transfers between DRAM and the GLB |
 | `layer_operands.py` | the places of operands in DRAM and the GLB |
 | `cnncc/model/register_files.py` | the places of operands in a PE |
@@ -39,7 +39,7 @@ from cnncc.errors import Refusal
 from cnncc.model.layer_shape import slices, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.model.register_files import indexed_by
-from cnncc.passes._programs.layer_macros import Macros
+from cnncc.passes._programs.layer_instructions import LayerInstructions
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import Body, LoopPieces, Node, Position, ProgramLayer, split
@@ -67,7 +67,7 @@ class ProgramWalk:
         self.order = self._order()
         self.operands = Operands(layer, self.order)
         self.sections = Sections(layer.shape, self.outer, self.sets)
-        self.macros = Macros(layer, arch, self.operands)
+        self.instructions = LayerInstructions(layer, arch, self.operands)
         self.transfers = LayerTransfers(layer, self.operands)
         self.watched = sorted({stage.depth for stage in self.transfers.stages.values()})
 
@@ -159,7 +159,7 @@ class ProgramWalk:
         self._check_section(depth)
         at = replace(at, section=depth)
         ends = self.sections.ends(self.operands.loops, at.pieces)
-        commit = self.macros.commit(self._spread(depth, at), ends, self.transfers.commit_tokens(at))
+        commit = self.instructions.commit(self._spread(depth, at), ends, self.transfers.commit_tokens(at))
         return [*fetches, *self._inside(depth, at), commit, *drains]
 
     def _check_section(self, depth: int) -> None:
@@ -175,10 +175,10 @@ class ProgramWalk:
         for operand in ("weight", "ifmap"):
             if self.rf.get(operand) == depth:
                 spread = self._spread(depth, at, operand)
-                held, loads = self.macros.loads(operand, spread, self._tokens(operand, at))
+                held, loads = self.instructions.loads(operand, spread, self._tokens(operand, at))
                 at, nodes = replace(at, held={**at.held, operand: held}), [*nodes, *loads]
         if depth == len(self.outer):
-            return [*nodes, self.macros.mac(at, self.rf)]
+            return [*nodes, self.instructions.mac(at, self.rf)]
         return [*nodes, *self._pieces(depth, at)]
 
     def _tokens(self, operand: str, at: Position) -> A.Tokens:

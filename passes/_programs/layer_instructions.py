@@ -67,7 +67,7 @@ def _as_few(each: Sequence[BoxSteps]) -> list[BoxSteps]:
     return groups
 
 
-class Macros:
+class LayerInstructions:
     """Loads, macro-instructions and commits of one layer at positions of its walk."""
 
     def __init__(self, layer: ProgramLayer, arch: Arch, operands: Operands) -> None:
