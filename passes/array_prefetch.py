@@ -1,4 +1,8 @@
-"""Brings the first weights of a layer into the GLB while the layer before it computes."""
+"""Brings the first weights of a layer into the GLB while the layer before it computes.
+
+The model places these transfers by the same rule in its own program (`_carrying` in `cnncc/model/program_schedule.py`).
+`tests/test_predict.py` compares the counters of both.
+"""
 
 from __future__ import annotations
 
