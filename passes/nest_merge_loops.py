@@ -8,7 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.arch.model import load_arch
+from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.passes._scheduling.array_fit import checked_in_space
 from cnncc.passes._scheduling.nest_layers import reschedule
 from cnncc.passes._scheduling.rewrites import find, merged
@@ -36,12 +37,7 @@ class NestMergeLoopsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         arch = load_arch(self.arch) if self.arch else None
-        reschedule(
-            self.name,
-            ctx,
-            op,
-            self.layer,
-            lambda layer, mapping: checked_in_space(
-                merged(mapping, find(mapping, self.dim, self.occurrence)), layer, arch
-            ),
-        )
+        reschedule(self.name, ctx, op, self.layer, lambda layer, mapping: self._merged(layer, mapping, arch))
+
+    def _merged(self, layer: LayerOp, mapping: Mapping, arch: Arch | None) -> Mapping:
+        return checked_in_space(merged(mapping, find(mapping, self.dim, self.occurrence)), layer, arch)

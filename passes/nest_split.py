@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.passes._scheduling.nest_layers import reschedule
 from cnncc.passes._scheduling.rewrites import find, split
 
@@ -34,12 +35,7 @@ class NestSplitPass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        reschedule(
-            self.name,
-            ctx,
-            op,
-            self.layer,
-            lambda layer, mapping: split(
-                mapping, layer.sizes.data, find(mapping, self.dim, self.occurrence), self.size
-            ),
-        )
+        reschedule(self.name, ctx, op, self.layer, self._split)
+
+    def _split(self, layer: LayerOp, mapping: Mapping) -> Mapping:
+        return split(mapping, layer.sizes.data, find(mapping, self.dim, self.occurrence), self.size)
