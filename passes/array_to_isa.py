@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
-from cnncc.arch.model import LOOP_REGISTERS
+from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects import isa
@@ -23,7 +23,6 @@ from cnncc.isa.fields import FieldTerm, Value, When
 from cnncc.isa.table import Instruction, instruction
 from cnncc.weights import WeightStore
 
-DESCRIPTORS = 16
 EXTENTS = 4
 
 

@@ -18,6 +18,7 @@ PRESETS = Path(__file__).parent
 CBRAIN = re.compile(r"cbrain-([0-9]{1,4})-([0-9]{1,4})")  # T_in-T_out
 CBRAIN_LINES = 32  # of T_in words, that a half of a register file of C-Brain holds
 LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
+DESCRIPTORS = 16  # of the sequencer of every array (DESC-1)
 HALVES_LIMIT = 64  # of a register file: states of the times have each half, and two or three overlap all that can
 
 

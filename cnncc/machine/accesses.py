@@ -8,7 +8,7 @@ from typing import NamedTuple, assert_never
 
 import numpy as np
 
-from cnncc.arch.model import LOOP_REGISTERS, Arch
+from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS, Arch
 from cnncc.isa.table import ADDRESSING, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
@@ -43,10 +43,10 @@ class AccessWalk:
     """
 
     arch: Arch
-    descriptors: list[Descriptor] = field(default_factory=lambda: [Descriptor() for _ in range(16)])
+    descriptors: list[Descriptor] = field(default_factory=lambda: [Descriptor() for _ in range(DESCRIPTORS)])
     index: list[int] = field(default_factory=lambda: [0] * LOOP_REGISTERS)
     unit: OutputUnit = field(default_factory=OutputUnit)
-    made: list[tuple[int, ...]] = field(default_factory=lambda: [()] * 17)
+    made: list[tuple[int, ...]] = field(default_factory=lambda: [()] * (DESCRIPTORS + 1))
     known: dict[Hashable, Accesses] = field(default_factory=dict[Hashable, Accesses])
 
     def walk(self, nodes: Sequence[Node], first: int = ALL_LOOPS, last: int = ALL_LOOPS) -> Iterator[AccessStep]:

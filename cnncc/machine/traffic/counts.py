@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 from typing import assert_never
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import DESCRIPTORS, Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import FieldTerm, When
 from cnncc.isa.table import CHANGING_SETTINGS, MOVING_WORDS, Instruction
@@ -118,7 +118,7 @@ class _Descriptor:
 class _Settings:
     """The settings of a program at one moment: descriptors by number, output units."""
 
-    descriptors: tuple[_Descriptor, ...] = (_Descriptor(),) * 16
+    descriptors: tuple[_Descriptor, ...] = (_Descriptor(),) * DESCRIPTORS
     unit: UnitSettings = UnitSettings()
 
     def with_descriptor(self, number: int, descriptor: _Descriptor) -> _Settings:

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 import numpy.typing as npt
 
-from cnncc.arch.model import LOOP_REGISTERS, Arch
+from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS, Arch
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, InstructionKind
 from cnncc.machine.program import LoopNode, Node
@@ -61,7 +61,7 @@ class Interpreter:
         self.arch, self.dram, self.host = arch, dram, host
         self.arithmetic = arithmetic or Integers(arch)
         self.glb = Memory("glb", arch.glb.words, dram.images)
-        self.descriptors = [Descriptor() for _ in range(16)]
+        self.descriptors = [Descriptor() for _ in range(DESCRIPTORS)]
         self.files = {"weight": Halves(), "ifmap": Halves()}
         self.limits = {
             "weight": (arch.pe.weight_halves, arch.pe.weight_words),
