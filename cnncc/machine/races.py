@@ -31,7 +31,16 @@ from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.accesses import AccessStep, AccessWalk
 from cnncc.machine.program import Leaf, build_tree
 from cnncc.machine.times.loop_texts import waits_for
-from cnncc.machine.times.tasks import ENGINES, HALVES, QUEUES, EngineTask, EngineToken, queue_name, task_of
+from cnncc.machine.times.tasks import (
+    ENGINES,
+    QUEUES,
+    EngineTask,
+    EngineToken,
+    free_halves,
+    queue_name,
+    queue_of,
+    task_of,
+)
 from cnncc.machine.values.memory import OutOfRange, Place, ends, fill
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
@@ -78,9 +87,7 @@ class TokenOrder:
         self.started: list[Known] = [nothing] * len(ENGINES)  # by engine: what its last instruction knew
         self.queued = [deque[Known](maxlen=arch.sequencer.queue_depth) for _ in ENGINES]
         self.tokens = [deque[tuple[Known, int]]() for _ in range(QUEUES)]
-        for queue, halves in zip(
-            (0, 2, 4), (arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves), strict=True
-        ):
+        for queue, halves in free_halves(arch).items():
             self.tokens[queue].append((nothing, halves))
 
     def wait(self, engines: Sequence[int]) -> None:
@@ -240,7 +247,7 @@ class RaceCheck:
             case Kind.HOST | Kind.HALT:
                 order.wait(range(len(ENGINES)))
             case Kind.SIGNAL:
-                order.signal(len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
+                order.signal(queue_of(inst.number("semaphore")), inst.number("count"))
             case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                 pass
             case Kind.LOOP | Kind.END:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.accesses import AccessWalk
-from cnncc.machine.cores.core_times import queue_of
 from cnncc.machine.cores.core_walk import CoreWalk, SharedTokens, run_together
 from cnncc.machine.cores.programs import Core, Semaphore, cores_of, wiring_of
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.races import MOST_RACES, Known, LastUses, Race, RaceCheck, TokenOrder
+from cnncc.machine.times.tasks import queue_of
 
 
 class CoreRaces(CoreWalk[Known]):
@@ -41,10 +41,10 @@ class CoreRaces(CoreWalk[Known]):
 
     def use_tokens(self, leaf: Leaf, taken: Sequence[Semaphore], given: Sequence[Semaphore]) -> None:
         for semaphore in taken:
-            self.order.tokens[queue_of(semaphore)].append((self.tokens.take(semaphore), 1))
+            self.order.tokens[queue_of(semaphore[1])].append((self.tokens.take(semaphore), 1))
         self.run_node(leaf)
         for semaphore in given:
-            queue = self.order.tokens[queue_of(semaphore)]
+            queue = self.order.tokens[queue_of(semaphore[1])]
             for known, count in queue:
                 self.tokens.give(semaphore, known, known, count)
             queue.clear()

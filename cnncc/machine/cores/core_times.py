@@ -20,7 +20,7 @@ from cnncc.machine.cores.ring_rows import Pair, Ring, RingNotes, ring_peaks, rin
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Key, merged, start_state
 from cnncc.machine.times.paths import CAUSES, CHANNEL_CAUSES
-from cnncc.machine.times.tasks import ENGINES, HALVES
+from cnncc.machine.times.tasks import ENGINES, queue_of
 from cnncc.machine.times.times import (
     DEFAULT_LIMIT_CYCLES,
     DEFAULT_LIMIT_STEPS,
@@ -113,10 +113,10 @@ class CoreTimes(CoreWalk[int]):
     def use_tokens(self, leaf: Leaf, taken: Sequence[Semaphore], given: Sequence[Semaphore]) -> None:
         clock = self.piece.clock
         for semaphore in taken:
-            clock.put(queue_of(semaphore), self.tokens.take(semaphore), waiting_cause(leaf))
+            clock.put(queue_of(semaphore[1]), self.tokens.take(semaphore), waiting_cause(leaf))
         self.piece.run([leaf], self.first, self.last)
         for semaphore in given:
-            for time, count in clock.pull(queue_of(semaphore)):
+            for time, count in clock.pull(queue_of(semaphore[1])):
                 self.tokens.give(semaphore, time, time + self.latency, count)
         self._note(leaf)
 
@@ -166,11 +166,6 @@ class CoreTimes(CoreWalk[int]):
             return MANY
         index = self.index[self.frames.register]
         return max(0, self.frames.count - 2 - index) if index else 0
-
-
-def queue_of(semaphore: Semaphore) -> int:
-    """The queue of a core's semaphore in its clock."""
-    return len(HALVES) - 1 + semaphore[1]
 
 
 def waiting_cause(leaf: Leaf) -> str:

@@ -25,12 +25,11 @@ from cnncc.machine.times.paths import (
     rebased,
     roots_after,
 )
-from cnncc.machine.times.tasks import ARRAY, HALVES
+from cnncc.machine.times.tasks import ARRAY, IFMAP_FREE, PSUM_FREE, PSUM_FULL, WEIGHT_FREE
 
 # The halves that a macro-instruction gives when it ends, by queue. A path of an instruction that waits for one begins
 # there (CAUSE-5).
-_GIVEN = {HALVES.index(half): f"{half.split()[0]}_file" for half in ("weight free", "ifmap free", "psum full")}
-_PSUM_FREE = HALVES.index("psum free")
+_GIVEN = {WEIGHT_FREE: "weight_file", IFMAP_FREE: "ifmap_file", PSUM_FULL: "psum_file"}
 
 
 class CauseClock(Clock):
@@ -60,7 +59,7 @@ class CauseClock(Clock):
 
     def _take(self, queue: int) -> int:
         time = super()._take(queue)
-        if queue == _PSUM_FREE:
+        if queue == PSUM_FREE:
             self._free_psums = time
         return Moment(time, origin=_GIVEN[queue]) if queue in _GIVEN else time
 

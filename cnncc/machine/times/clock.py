@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.machine.times.durations import Occupancy, UnitSettings
 from cnncc.machine.times.paths import Paths
-from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask, partner, queue_name
+from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask, free_halves, partner, queue_name
 
 # Tokens that a semaphore holds at most: it is a 16-bit counter (TOKEN-4).
 MOST_TOKENS = (1 << 16) - 1
@@ -61,9 +61,7 @@ def start_state(arch: Arch) -> State:
     """All engines idle, all halves free."""
     idle = (0,) * len(ENGINES)
     tokens: list[Runs] = [()] * QUEUES
-    for queue, halves in zip(
-        (0, 2, 4), (arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves), strict=True
-    ):
+    for queue, halves in free_halves(arch).items():
         tokens[queue] = ((0, halves),)
     depth = arch.sequencer.queue_depth
     starts, held = ((0,) * depth,) * len(ENGINES), (0,) * len(HALVES)

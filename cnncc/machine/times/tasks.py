@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from cnncc.arch.model import Arch
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import mask_of
@@ -17,7 +18,7 @@ SEMAPHORES = 15  # 4-bit fields name them; 0 is none (TOKEN-4)
 # Token queues (TOKEN-1 to TOKEN-4): full and free halves of each register file, then the semaphores by number.
 HALVES = ("weight free", "weight full", "ifmap free", "ifmap full", "psum free", "psum full")
 QUEUES = len(HALVES) + SEMAPHORES
-PSUM_FULL = HALVES.index("psum full")
+WEIGHT_FREE, WEIGHT_FULL, IFMAP_FREE, IFMAP_FULL, PSUM_FREE, PSUM_FULL = range(len(HALVES))
 
 
 def queue_name(queue: int) -> str:
@@ -26,6 +27,16 @@ def queue_name(queue: int) -> str:
         file, state = HALVES[queue].split()
         return f"{state} half of the {file} file"
     return f"token of semaphore {queue - len(HALVES) + 1}"
+
+
+def queue_of(semaphore: int) -> int:
+    """The queue of a semaphore's tokens."""
+    return len(HALVES) - 1 + semaphore
+
+
+def free_halves(arch: Arch) -> dict[int, int]:
+    """The halves that are free when a program begins: all of each register file, by queue."""
+    return {WEIGHT_FREE: arch.pe.weight_halves, IFMAP_FREE: arch.pe.ifmap_halves, PSUM_FREE: arch.pe.psum_halves}
 
 
 def partner(queue: int) -> int:
@@ -74,7 +85,7 @@ def _token(inst: Instruction, field: str, queue: int) -> tuple[EngineToken, ...]
 
 def _semaphore(inst: Instruction, field: str) -> tuple[EngineToken, ...]:
     number = inst.number(field)
-    return _token(inst, f"{field}_when", len(HALVES) - 1 + number) if number else ()
+    return _token(inst, f"{field}_when", queue_of(number)) if number else ()
 
 
 def task_of(inst: Instruction) -> EngineTask:
@@ -89,11 +100,12 @@ def task_of(inst: Instruction) -> EngineTask:
             takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
         case Kind.MAC:
             weights = "weight" in operands_of(inst.operation())
-            takes = _token(inst, "take_weight", 1) * weights + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
-            gives = _token(inst, "give_weight", 0) * weights + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
-            return EngineTask(engine, takes, gives)
+            takes = _token(inst, "take_weight", WEIGHT_FULL) * weights + _token(inst, "take_ifmap", IFMAP_FULL)
+            gives = _token(inst, "give_weight", WEIGHT_FREE) * weights + _token(inst, "give_ifmap", IFMAP_FREE)
+            clear, send = _token(inst, "clear", PSUM_FREE), _token(inst, "send", PSUM_FULL)
+            return EngineTask(engine, takes + clear, gives + send)
         case Kind.COMMIT if inst.text("source") == "psum":
-            takes, gives = (EngineToken(PSUM_FULL, 0),), (EngineToken(partner(PSUM_FULL), 0),)
+            takes, gives = (EngineToken(PSUM_FULL, 0),), (EngineToken(PSUM_FREE, 0),)
         case Kind.UNIT:
             return EngineTask(engine, (), ())
         case Kind.COMMIT | Kind.DMA:

@@ -31,7 +31,7 @@ from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_st
 from cnncc.machine.times.durations import UnitSettings
 from cnncc.machine.times.loop_texts import LoopTexts, constant_transfers, waits_for
 from cnncc.machine.times.paths import CAUSES, Moments
-from cnncc.machine.times.tasks import ENGINES, HALVES
+from cnncc.machine.times.tasks import ENGINES, queue_of
 
 DEFAULT_LIMIT_CYCLES = 1 << 50  # 13 days at 1 GHz
 DEFAULT_LIMIT_STEPS = 1 << 24  # hundreds of times those of any network here
@@ -196,7 +196,7 @@ class TimedPiece:
                 case Kind.HOST | Kind.HALT:
                     clock.wait(owner, tuple(range(len(ENGINES))), int(kind is Kind.HOST))
                 case Kind.SIGNAL:
-                    clock.signal(owner, len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
+                    clock.signal(owner, queue_of(inst.number("semaphore")), inst.number("count"))
                 case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                     clock.tick(owner)
                 case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
