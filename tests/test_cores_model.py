@@ -220,7 +220,7 @@ def test_a_load_uses_rows_by_each_of_its_extents(extent: int) -> None:
     """Rows 2 to 4 of an image of 9."""
     load_of_rows = assemble(f"desc id=1 height=9 pitch=8\nload desc=1 y=2 extent{extent}=3 term{extent}=y*1\nhalt")
     notes = RingNotes(uses={1: ((0, 1), 0)})
-    notes.set(load_of_rows[0])
+    notes.descriptors.set(load_of_rows[0])
     notes.note(Leaf(1, 0, load_of_rows[1]), [0, 0], 10)
     assert notes.steps == {(0, 1, 0): [RingStep(0, 2, 5, 10, 8)]}
 

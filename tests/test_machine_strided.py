@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from test_machine_values import Writer, random_arch
 
 from cnncc.isa.assembly import assemble
-from cnncc.isa.table import Instruction
 from cnncc.machine.program import LoopNode, build_tree
-from cnncc.machine.values.addresses import Descriptor, Grid, axis_index, position
+from cnncc.machine.values.addresses import Descriptors, Grid, axis_index, position
 from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.strided import Strided, even
 from cnncc.machine.values.vectorised import Block, FilesBefore, OrderMatters, independent
@@ -44,24 +42,15 @@ def test_addresses_outside_have_no_view(start: int, step: int) -> None:
             Strided(start, (3,), (step,)).of(words)
 
 
-def described(program: Sequence[Instruction]) -> list[Descriptor]:
-    descriptors = [Descriptor() for _ in range(16)]
-    for inst in program:
-        if inst.spec.name == "desc":
-            descriptors[inst.number("id")] = Descriptor.of(inst)
-        elif inst.spec.name == "step":
-            term = inst.term("by")
-            descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
-    return descriptors
-
-
 def test_even_positions_are_the_listed_ones() -> None:
     """Loads, commits and their parameters of random programs, with loops as single iterations and as array axes."""
     found = 0
     for seed in range(300):
         r = random.Random(seed)
         program = Writer(r, random_arch(r)).write()
-        descriptors = described(program)
+        descriptors = Descriptors()
+        for inst in program:
+            descriptors.set(inst)
         loops = [r.randint(0, 3) if r.random() < 0.5 else r.randint(0, 2) + axis_index(3, i, 5) for i in range(5)]
         for inst in program:
             if inst.spec.name not in ("load", "commit"):

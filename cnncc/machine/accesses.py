@@ -12,7 +12,7 @@ from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS, Arch
 from cnncc.isa.table import ADDRESSING, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
-from cnncc.machine.values.addresses import Descriptor, Grid, position
+from cnncc.machine.values.addresses import Descriptor, Descriptors, Grid, position
 from cnncc.machine.values.memory import OutOfRange, Place
 from cnncc.machine.values.output_units import OutputUnit, pattern_of, place_of
 from cnncc.machine.values.regfile import HalfFault
@@ -43,7 +43,7 @@ class AccessWalk:
     """
 
     arch: Arch
-    descriptors: list[Descriptor] = field(default_factory=lambda: [Descriptor() for _ in range(DESCRIPTORS)])
+    descriptors: Descriptors = field(default_factory=Descriptors)
     index: list[int] = field(default_factory=lambda: [0] * LOOP_REGISTERS)
     unit: OutputUnit = field(default_factory=OutputUnit)
     made: list[tuple[int, ...]] = field(default_factory=lambda: [()] * (DESCRIPTORS + 1))
@@ -73,11 +73,10 @@ class AccessWalk:
             return AccessStep(leaf, first, last)
         match kind:
             case Kind.DESC:
-                self.descriptors[inst.number("id")] = Descriptor.of(inst)
+                self.descriptors.set(inst)
                 self.made[inst.number("id")] = (leaf.index,)
             case Kind.STEP:
-                term = inst.term("by")
-                self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
+                self.descriptors.set(inst)
                 made = self.made[inst.number("id")]
                 self.made[inst.number("id")] = (*(at for at in made if at != leaf.index), leaf.index)
             case Kind.UNIT:

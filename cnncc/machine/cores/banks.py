@@ -19,7 +19,7 @@ from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import EXTENTS, UnitSettings, ceil_div
-from cnncc.machine.values.addresses import Descriptor
+from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Span = tuple[int, int]  # the least and the greatest address
 Terms = Sequence[tuple[FieldTerm, int]]  # each with its greatest index
@@ -56,7 +56,7 @@ class _SpanWalk:
     """The descriptors and output units while a program is walked through, each loop body twice at most."""
 
     arch: Arch
-    descriptors: dict[int, Descriptor] = field(default_factory=dict[int, Descriptor])
+    descriptors: Descriptors = field(default_factory=Descriptors)
     unit: UnitSettings = UnitSettings()
     last: list[int] = field(default_factory=lambda: [0] * LOOP_REGISTERS)  # the greatest index of each loop
 
@@ -78,11 +78,8 @@ class _SpanWalk:
         if kind not in ADDRESSING:
             return
         match kind:
-            case Kind.DESC:
-                self.descriptors[inst.number("id")] = Descriptor.of(inst)
-            case Kind.STEP:
-                term = inst.term("by")
-                self._descriptor(inst, "id").steps[inst.number("loop"), term.axis == "lin"] = term
+            case Kind.DESC | Kind.STEP:
+                self.descriptors.set(inst)
             case Kind.UNIT:
                 self.unit = UnitSettings.of(inst)
             case Kind.DMA:
@@ -103,7 +100,7 @@ class _SpanWalk:
                 assert_never(kind)
 
     def _descriptor(self, inst: Instruction, name: str) -> Descriptor:
-        return self.descriptors.setdefault(inst.number(name), Descriptor())
+        return self.descriptors[inst.number(name)]
 
     def _commit(self, inst: Instruction) -> Iterator[tuple[str, Span]]:
         terms = [*pe_terms(inst), *((inst.term(f"{name}_term"), inst.number(f"{name}s") - 1) for name in EXTENTS)]

@@ -128,7 +128,7 @@ class CoreTimes(CoreWalk[int]):
             self.timeline.append(EngineRun(self.core.number, engine, leaf.index, inst.spec.name, *run))
         if leaf.index not in self._noted:
             return
-        self.rings.set(inst)
+        self.rings.descriptors.set(inst)
         if leaf.index in self.rings.uses:
             self.rings.note(leaf, self.index, self.piece.clock.last_done(inst.spec.engine))
         match inst.spec.name:

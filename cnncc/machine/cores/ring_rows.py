@@ -19,7 +19,7 @@ from cnncc.machine.cores.banks import pe_terms, reach, spans_of
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.times.durations import EXTENTS, ceil_div
-from cnncc.machine.values.addresses import Descriptor
+from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Pair = tuple[int, int]  # the core that writes, the core that reads
 Ring = tuple[int, int, int]  # both, and the first word
@@ -50,21 +50,13 @@ class RingNotes:
     uses: Mapping[int, tuple[Pair, int]] = field(default_factory=dict[int, tuple[Pair, int]])
     skipped: tuple[int, int] = (0, 0)
     steps: dict[Ring, list[RingStep]] = field(default_factory=dict[Ring, list[RingStep]])
-    descriptors: dict[int, Descriptor] = field(default_factory=dict[int, Descriptor])
+    descriptors: Descriptors = field(default_factory=Descriptors)
     step: dict[Ring, tuple[int, int, int]] = field(default_factory=dict[Ring, tuple[int, int, int]])
-
-    def set(self, inst: Instruction) -> None:
-        """A descriptor, or a step of one."""
-        if inst.spec.kind is Kind.DESC:
-            self.descriptors[inst.number("id")] = Descriptor.of(inst)
-        elif inst.spec.kind is Kind.STEP:
-            term, descriptor = inst.term("by"), self.descriptors.setdefault(inst.number("id"), Descriptor())
-            descriptor.steps[inst.number("loop"), term.axis == "lin"] = term
 
     def note(self, leaf: Leaf, index: Sequence[int], done: int) -> None:
         """One of these instructions, which is done then. index: of each loop."""
         pair, loop = self.uses[leaf.index]
-        descriptor = self.descriptors.get(leaf.instruction.number("desc"), Descriptor())
+        descriptor = self.descriptors[leaf.instruction.number("desc")]
         rows, ring = _rows(leaf.instruction, descriptor, index), (*pair, descriptor.base)
         frame, step = index[0] - self.skipped[0], (loop, index[0], index[1])
         steps, own = self.steps.setdefault(ring, []), RingStep(frame, *rows, done - self.skipped[1], descriptor.pitch)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cnncc.arch.model import DESCRIPTORS
 from cnncc.isa.fields import AXES, FieldTerm
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import Instruction, InstructionKind
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -69,6 +70,21 @@ class Descriptor:
         """The offset of row y and column x within an image, in words (DESC-2)."""
         y, x = y % self.ring_y if self.ring_y else y, x % self.ring_x if self.ring_x else x
         return y * self.pitch + x
+
+
+class Descriptors(list[Descriptor]):
+    """All descriptors of a sequencer, by number."""
+
+    def __init__(self) -> None:
+        super().__init__(Descriptor() for _ in range(DESCRIPTORS))
+
+    def set(self, inst: Instruction) -> None:
+        """Run a `desc` or a `step`; all other instructions leave the descriptors as they are."""
+        if inst.spec.kind is InstructionKind.DESC:
+            self[inst.number("id")] = Descriptor.of(inst)
+        elif inst.spec.kind is InstructionKind.STEP:
+            term = inst.term("by")
+            self[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import Any, assert_never
 
 import numpy.typing as npt
 
-from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS, Arch
+from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, InstructionKind
 from cnncc.machine.program import LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
-from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
+from cnncc.machine.values.addresses import PE_AXES, Descriptor, Descriptors, Grid, Index, Ints, axis_index
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.commits import CommitRun
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
@@ -61,7 +61,7 @@ class Interpreter:
         self.arch, self.dram, self.host = arch, dram, host
         self.arithmetic = arithmetic or Integers(arch)
         self.glb = Memory("glb", arch.glb.words, dram.images)
-        self.descriptors = [Descriptor() for _ in range(DESCRIPTORS)]
+        self.descriptors = Descriptors()
         self.files = {"weight": Halves(), "ifmap": Halves()}
         self.limits = {
             "weight": (arch.pe.weight_halves, arch.pe.weight_words),
@@ -94,10 +94,8 @@ class Interpreter:
     def _rule(self, kind: InstructionKind) -> Callable[[Instruction], None] | None:
         """What an instruction does with values; None where it concerns time alone, or loops."""
         match kind:
-            case InstructionKind.DESC:
-                return self._desc
-            case InstructionKind.STEP:
-                return self._step
+            case InstructionKind.DESC | InstructionKind.STEP:
+                return self.descriptors.set
             case InstructionKind.DMA:
                 return self._dma
             case InstructionKind.LOAD:
@@ -232,13 +230,6 @@ class Interpreter:
         return all(loop in inside or self.index[loop] == (self.count[loop] - 1 if last else 0) for loop in when)
 
     # -- the sequencer and the DMA -------------------------------------------------------------------------------
-
-    def _desc(self, inst: Instruction) -> None:
-        self.descriptors[inst.number("id")] = Descriptor.of(inst)
-
-    def _step(self, inst: Instruction) -> None:
-        term = inst.term("by")
-        self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
 
     def _host(self, inst: Instruction) -> None:
         self.host(inst.number("segment"), self.dram)
