@@ -56,17 +56,14 @@ def test_even_positions_are_the_listed_ones() -> None:
             if inst.spec.name not in ("load", "commit"):
                 continue
             load = inst.spec.name == "load"
-            pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)] if load else [
-                (inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in ("pixel", "line", "channel")
-            ]  # fmt: skip
             grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
             grid = replace(grid, edge=bool(load and inst.number("edge")))
             descriptor = descriptors[inst.number("desc")]
-            where = even(inst, grid, loops, pattern, descriptor)
+            where = even(inst, grid, loops, descriptor)
             if where is None:
                 continue
             found += 1
-            address, inside = position(inst, grid, loops, pattern).address(descriptor)
+            address, inside = position(inst, grid, loops).address(descriptor)
             if (addresses := where.addresses(descriptor)) is None:
                 assert descriptor.ring_y or descriptor.ring_x
                 continue

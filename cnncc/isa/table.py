@@ -52,6 +52,9 @@ ADDRESSING: Final = (
     InstructionKind.COMMIT,
 )  # fmt: skip
 
+# The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
+EXTENTS = ("pixel", "line", "channel")
+
 OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 
 
@@ -126,6 +129,18 @@ class Instruction:
         value = self.values[field]
         assert isinstance(value, FieldTerm)
         return value
+
+    @cached_property
+    def pattern(self) -> list[tuple[int, FieldTerm]]:
+        """The extents of a load's or a commit's pattern, the slowest first, and their terms (LOAD-1, COMMIT-1)."""
+        if self.spec.kind is InstructionKind.LOAD:
+            return [(self.number(f"extent{i}"), self.term(f"term{i}")) for i in range(4)]
+        return [(self.number(f"{extent}s"), self.term(f"{extent}_term")) for extent in EXTENTS]
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        """The extents of a load's or a commit's pattern alone."""
+        return tuple([extent for extent, _ in self.pattern])
 
     def when(self, field: str) -> When:
         """The value of a when field."""

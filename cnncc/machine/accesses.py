@@ -14,7 +14,7 @@ from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
 from cnncc.machine.values.addresses import Descriptor, Descriptors, Grid, position
 from cnncc.machine.values.memory import OutOfRange, Place
-from cnncc.machine.values.output_units import OutputUnit, pattern_of, place_of
+from cnncc.machine.values.output_units import OutputUnit, place_of
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided, even
 from cnncc.machine.values.transfer_addresses import sides
@@ -127,12 +127,11 @@ class AccessWalk:
         """The words inside the bounds: padding is not read."""
         whole = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
         grid, descriptor = replace(whole, edge=bool(inst.number("edge"))), self.descriptors[inst.number("desc")]
-        pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
-        where = even(inst, grid, self.index, pattern, descriptor)
+        where = even(inst, grid, self.index, descriptor)
         unbounded = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
         if where is not None and unbounded and (addresses := where.addresses(descriptor)) is not None:
             return addresses
-        address, inside = position(inst, grid, self.index, pattern).address(descriptor)
+        address, inside = position(inst, grid, self.index).address(descriptor)
         return address if inside is None else address[inside]
 
     def _commit(self, inst: Instruction, is_fresh: bool, is_final: bool) -> Accesses:
@@ -152,11 +151,11 @@ class AccessWalk:
         if self.unit.params:
             params = self.descriptors[inst.number("params")]
             words = self.arch.words_per_param
-            reads.append(self.unit.param_address(inst, grid, pattern_of(inst), params, self.index, words))
+            reads.append(self.unit.param_address(inst, grid, params, self.index, words))
         return reads, [self._place(inst, grid, self.descriptors[inst.number("desc")])]
 
     def _place(self, inst: Instruction, grid: Grid, descriptor: Descriptor) -> Place:
-        return place_of(inst, grid, self.index, pattern_of(inst), descriptor, "a word lies outside its tensor")
+        return place_of(inst, grid, self.index, descriptor, "a word lies outside its tensor")
 
     def _sums(self, inst: Instruction, grid: Grid) -> Place:
         """The words of partial sums (COMMIT-5)."""

@@ -20,7 +20,7 @@ from cnncc.machine.program import LoopNode, build_tree
 from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.degrees import Degrees
 from cnncc.machine.values.interpreter import Interpreter
-from cnncc.machine.values.output_units import OutputUnit, pattern_of
+from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.regfile import PsumHalf, Words
 from cnncc.machine.values.strided import Strided
 from cnncc.proof.program_run import ProgramRun, degree_run
@@ -43,7 +43,7 @@ class _Commit:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.grid.shape, *(extent for extent, _ in pattern_of(self.inst)))
+        return (*self.grid.shape, *self.inst.extents)
 
     def pe(self, number: int) -> tuple[int, int]:
         """The PE of a result; of psums added up along a column, the last one."""

@@ -18,7 +18,7 @@ from cnncc.isa.table import ADDRESSING, CHANGING_SETTINGS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node
-from cnncc.machine.times.durations import EXTENTS, UnitSettings, ceil_div
+from cnncc.machine.times.durations import UnitSettings, ceil_div
 from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Span = tuple[int, int]  # the least and the greatest address
@@ -91,9 +91,8 @@ class _SpanWalk:
                 how = WRITES if inst.text("direction") == "in" else READS
                 yield how, self._span(self._descriptor(inst, "glb"), inst, terms, "glb_offset")
             case Kind.LOAD:
-                pattern = [(inst.term(f"term{i}"), inst.number(f"extent{i}") - 1) for i in range(4)]
                 descriptor = self._descriptor(inst, "desc")
-                yield READS, self._span(descriptor, inst, [*pattern, *pe_terms(inst)], "offset", inside=True)
+                yield READS, self._span(descriptor, inst, position_terms(inst), "offset", inside=True)
             case Kind.COMMIT:
                 yield from self._commit(inst)
             case _:
@@ -103,7 +102,7 @@ class _SpanWalk:
         return self.descriptors[inst.number(name)]
 
     def _commit(self, inst: Instruction) -> Iterator[tuple[str, Span]]:
-        terms = [*pe_terms(inst), *((inst.term(f"{name}_term"), inst.number(f"{name}s") - 1) for name in EXTENTS)]
+        terms = position_terms(inst)
         yield WRITES, self._span(self._descriptor(inst, "desc"), inst, terms, "offset")
         if inst.text("source") == "glb":
             yield READS, self._span(self._descriptor(inst, "operand"), inst, terms, "offset")
@@ -163,9 +162,9 @@ def _sets(nodes: Sequence[Node]) -> bool:
     )
 
 
-def pe_terms(inst: Instruction) -> Terms:
-    """The four terms of PEs (DESC-4)."""
-    terms: list[tuple[FieldTerm, int]] = []
+def position_terms(inst: Instruction) -> Terms:
+    """The terms of the pattern and the PEs of a load or a commit (LOAD-1, COMMIT-1, DESC-4)."""
+    terms = [(term, extent - 1) for extent, term in inst.pattern]
     for side in ("row", "col"):
         count, size = inst.number(f"{side}s"), inst.number(f"set_{side}s")
         terms += [(inst.term(side), min(count, size) - 1), (inst.term(f"{side}_set"), (count - 1) // size)]

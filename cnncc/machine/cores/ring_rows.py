@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.cores.banks import pe_terms, reach, spans_of
+from cnncc.machine.cores.banks import position_terms, reach, spans_of
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node, leaves
-from cnncc.machine.times.durations import EXTENTS, ceil_div
+from cnncc.machine.times.durations import ceil_div
 from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Pair = tuple[int, int]  # the core that writes, the core that reads
@@ -80,11 +80,7 @@ def _together(one: RingStep, other: RingStep) -> RingStep:
 
 def _rows(inst: Instruction, descriptor: Descriptor, index: Sequence[int]) -> tuple[int, int]:
     """The rows of the image that an instruction uses, from the first one to behind the last one."""
-    if inst.spec.kind is Kind.LOAD:
-        terms = [(inst.term(f"term{i}"), inst.number(f"extent{i}") - 1) for i in range(4)]
-    else:
-        terms = [(inst.term(f"{name}_term"), inst.number(f"{name}s") - 1) for name in EXTENTS]
-    low, high = reach([(term.step, most) for term, most in (*terms, *pe_terms(inst)) if term.axis == "y"])
+    low, high = reach([(term.step, most) for term, most in position_terms(inst) if term.axis == "y"])
     steps = ((term.step, index[register]) for (register, _), term in descriptor.steps.items() if term.axis == "y")
     first = inst.number("y") + sum(step * at for step, at in steps)
     return max(0, first + low), min(first + high + 1, descriptor.height or first + high + 1)

@@ -11,10 +11,6 @@ from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 
-# The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
-EXTENTS = ("pixel", "line", "channel")
-
-
 Offset = tuple[int, int, int, int]  # along lin, k, y and x (DESC-2)
 
 
@@ -88,7 +84,7 @@ def load_positions(inst: Instruction) -> tuple[frozenset[Offset], int]:
 
 def load_words(inst: Instruction) -> int:
     """Words that a load gives one PE."""
-    return prod(inst.number(f"extent{i}") for i in range(4))
+    return prod(inst.extents)
 
 
 def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
@@ -132,7 +128,7 @@ def result_rows(inst: Instruction) -> tuple[int, int]:
 
 def commit_results(inst: Instruction) -> int:
     """Results of a commit: one for each psum of its pattern in each of its PEs, or of the south ones of each set."""
-    return result_rows(inst)[0] * inst.number("cols") * prod(inst.number(f"{extent}s") for extent in EXTENTS)
+    return result_rows(inst)[0] * inst.number("cols") * prod(inst.extents)
 
 
 def _distinct(count: int, set_size: int, inner: bool, sets: bool) -> int:
@@ -151,9 +147,9 @@ def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
     channels = _distinct(*result_rows(inst), matters(inst.term("row")), matters(inst.term("row_set")))
     cols = inst.number("cols"), inst.number("set_cols")
     channels *= _distinct(*cols, matters(inst.term("col")), matters(inst.term("col_set")))
-    for extent in EXTENTS:
-        if matters(inst.term(f"{extent}_term")):
-            channels *= inst.number(f"{extent}s")
+    for extent, term in inst.pattern:
+        if matters(term):
+            channels *= extent
     return (unit.bias + unit.scale) * arch.words_per_param * channels
 
 

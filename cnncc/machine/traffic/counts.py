@@ -152,8 +152,7 @@ Count = Callable[[tuple[int, ...], int, tuple[BoundedIndex, ...]], int]
 def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
     """GLB words, without padding, that a load reads in all iterations of the loops around it (DESC-3, LOAD-3)."""
     indices = _loop_terms(descriptor, ranges)
-    for i in range(4):
-        indices.append((BoundedIndex(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
+    indices += [(BoundedIndex(0, extent, 1), term) for extent, term in inst.pattern]
     starts = [{"y": inst.number("y") + y, "x": inst.number("x") + x} for _, _, y, x in load_positions(inst)[0]]
     # y and x are bounded independently, so starts that share one of them are counted together: groups by the axis
     # with fewer distinct starts are the fewest.

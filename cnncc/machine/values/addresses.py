@@ -190,14 +190,12 @@ def _greatest(index: Index) -> int:
     return max(int(array.max()), -int(array.min()))
 
 
-def position(
-    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]]
-) -> IndexArrays:
-    """The position of an instruction. pattern: its (extent, term) pairs.
+def position(inst: Instruction, grid: Grid, loops: Sequence[Index]) -> IndexArrays:
+    """The position of a load or a commit.
 
     loops: by register, its index, as an int or on the block axes; PE and pattern axes are added here.
     """
-    after = len(pattern)
+    after = len(inst.pattern)
     terms: dict[str, Index] = dict.fromkeys(AXES, 0)
     terms["lin"] = np.zeros((1,) * after, np.int64)
     terms["k"], terms["y"], terms["x"] = inst.number("channel"), inst.number("y"), inst.number("x")
@@ -205,7 +203,7 @@ def position(
         term = inst.term(name)
         if term.step:
             terms[term.axis] = terms[term.axis] + term.step * index
-    for i, (extent, term) in enumerate(pattern):
+    for i, (extent, term) in enumerate(inst.pattern):
         if extent > 1:
             terms[term.axis] = terms[term.axis] + term.step * axis_index(extent, i, after)
     return IndexArrays([on_block(loop, PE_AXES + after) for loop in loops], inst.number("offset"), terms)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.values.arithmetic import Arithmetic
@@ -16,7 +15,6 @@ from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.output_units import (
     OutputUnit,
     distinct_place,
-    pattern_of,
     place_of,
     place_of_shape,
     shape_of,
@@ -41,21 +39,16 @@ class CommitRun:
     grid: Grid
     loops: Sequence[Index]
 
-    @property
-    def pattern(self) -> list[tuple[int, FieldTerm]]:
-        """Its extents and their terms (COMMIT-1)."""
-        return pattern_of(self.inst)
-
     def _axes(self, after: int = 0) -> int:
         """The number of axes of sums, plus `after`."""
-        return 1 + (self.block.axes if self.block else 0) + PE_AXES + len(self.pattern) + after
+        return 1 + (self.block.axes if self.block else 0) + PE_AXES + len(self.inst.extents) + after
 
     def operand(self, name: str) -> Ints:
         """The words at the results' positions of the descriptor field `name`. Raises HalfFault outside its bounds."""
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             outside = f"{name} words lie outside their tensor"
-            place = place_of(self.inst, self.grid, loops, self.pattern, descriptor, outside)
+            place = place_of(self.inst, self.grid, loops, descriptor, outside)
             return Delivered(with_axes(memory.read(place), self._axes()), [place])
 
         descriptor = self.descriptors[self.inst.number(name)]
@@ -65,9 +58,7 @@ class CommitRun:
         """Add sums to the partial ones in the GLB (COMMIT-5); `ends` as in `partial_sums.accumulated`."""
         counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
         side = self.descriptors[self.inst.number("sums")]
-        parts = accumulated(
-            self.inst, self.grid, self.loops, self.pattern, sums, self.glb, side, self.arithmetic, counts, ends
-        )
+        parts = accumulated(self.inst, self.grid, self.loops, sums, self.glb, side, self.arithmetic, counts, ends)
         if parts.kept is not None:
             self.glb.check(parts.place)
             self._write(parts.place, parts.kept)
@@ -87,9 +78,9 @@ class CommitRun:
     def results(self, sums: Ints) -> None:
         """Store the results of sums. Raises HalfFault (COMMIT-4)."""
         result = self.descriptors[self.inst.number("desc")]
-        place = place_of(self.inst, self.grid, self.loops, self.pattern, result, "a result lies outside its tensor")
+        place = place_of(self.inst, self.grid, self.loops, result, "a result lies outside its tensor")
         self.glb.check(place)
-        shape = np.broadcast_shapes(shape_of(place), (*self.grid.shape, *(n for n, _ in self.pattern)))
+        shape = np.broadcast_shapes(shape_of(place), (*self.grid.shape, *self.inst.extents))
         place = distinct_place(place, shape, self.block is None)
         residual = None if self.unit.epilogue.factors is None else self.operand("residual")
         results = self.arithmetic.results(self.unit, sums, self._params(), residual)
@@ -103,7 +94,7 @@ class CommitRun:
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             words = self.arithmetic.arch.words_per_param
-            place = self.unit.param_address(self.inst, self.grid, self.pattern, descriptor, loops, words)
+            place = self.unit.param_address(self.inst, self.grid, descriptor, loops, words)
             return Delivered(with_axes(memory.read(place), self._axes(2)), [place])
 
         descriptor = self.descriptors[self.inst.number("params")]

@@ -41,19 +41,18 @@ def deliver(
     arithmetic: Arithmetic,
 ) -> Delivered:
     """The words of a load, less their zero point. Raises HalfFault, OutOfRange."""
-    pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
-    where = even(inst, grid, loops, pattern, descriptor)
+    where = even(inst, grid, loops, descriptor)
     evenly = None if where is None else _evenly(memory, where, descriptor, arithmetic)
     if evenly is not None:
         return evenly
-    address, inside = position(inst, grid, loops, pattern).address(descriptor)
+    address, inside = position(inst, grid, loops).address(descriptor)
     words: Words = memory.read(address, inside)
     read = address if inside is None else address[inside]
     if inside is not None:
         words = np.where(inside, words, np.int16(arithmetic.padding(descriptor.fill)))
     if descriptor.zero or inside is not None:
         words = arithmetic.operands(words, descriptor.zero)
-    return Delivered(np.broadcast_to(words, (*words.shape[:-4], *(extent for extent, _ in pattern))), [read])
+    return Delivered(np.broadcast_to(words, (*words.shape[:-4], *inst.extents)), [read])
 
 
 def _evenly(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:

@@ -9,9 +9,7 @@ from math import prod
 import numpy as np
 
 from cnncc.arch.model import LOOP_REGISTERS
-from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
-from cnncc.machine.times.durations import EXTENTS
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
 from cnncc.machine.values.memory import Place
 from cnncc.machine.values.regfile import HalfFault
@@ -49,19 +47,18 @@ class OutputUnit:
         self,
         inst: Instruction,
         grid: Grid,
-        pattern: Sequence[tuple[int, FieldTerm]],
         descriptor: Descriptor,
         loops: Sequence[Index],
         param_words: int,
     ) -> Place:
         """The addresses [block…, *grid, *pattern, parameter, word] of a commit's parameters; size 1 where equal."""
         words = self.params * param_words
-        if (evenly := params(inst, grid, loops, pattern, descriptor, words)) is not None:
+        if (evenly := params(inst, grid, loops, descriptor, words)) is not None:
             sizes, steps = (*evenly.sizes, self.params, param_words), (*evenly.steps, param_words, 1)
             return Strided(evenly.start, sizes, steps)
-        channel = position(inst, grid, [0] * LOOP_REGISTERS, pattern).terms["k"] - inst.number("channel")
+        channel = position(inst, grid, [0] * LOOP_REGISTERS).terms["k"] - inst.number("channel")
         start = descriptor.linear(
-            inst.number("param") * words, [on_block(loop, PE_AXES + len(pattern)) for loop in loops]
+            inst.number("param") * words, [on_block(loop, PE_AXES + len(inst.extents)) for loop in loops]
         )
         first = np.asarray(start + channel * words)[..., None, None]
         return first + param_words * np.arange(self.params)[:, None] + np.arange(param_words)
@@ -73,31 +70,19 @@ class OutputUnit:
         return replace(self.epilogue, bias=bias, scale=scale)
 
 
-def pattern_of(inst: Instruction) -> list[tuple[int, FieldTerm]]:
-    """The extents of a commit's pattern and their terms (COMMIT-1)."""
-    return [(inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in EXTENTS]
-
-
-def place_of(
-    inst: Instruction,
-    grid: Grid,
-    loops: Sequence[Index],
-    pattern: Sequence[tuple[int, FieldTerm]],
-    descriptor: Descriptor,
-    outside: str,
-) -> Place:
+def place_of(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, outside: str) -> Place:
     """The addresses of a commit's results, residuals or streamed words (COMMIT-4).
 
     Raises: HalfFault(outside), for an address beyond the bounds.
     """
-    where = even(inst, grid, loops, pattern, descriptor)
+    where = even(inst, grid, loops, descriptor)
     if (
         where is not None
         and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
         and (addresses := where.addresses(descriptor)) is not None
     ):
         return addresses
-    address, inside = position(inst, grid, loops, pattern).address(descriptor)
+    address, inside = position(inst, grid, loops).address(descriptor)
     if inside is not None:
         raise HalfFault(outside)
     return address
@@ -127,8 +112,7 @@ def place_of_shape(place: Place, shape: tuple[int, ...]) -> Place:
 
 def psum_slots(inst: Instruction, words: int) -> Strided:
     """The psum slots [pixel, line, channel] of a commit (COMMIT-1). Raises HalfFault beyond a half of `words`."""
-    counts = tuple(inst.number(f"{extent}s") for extent in EXTENTS)
-    slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
+    slots = Strided(inst.number("psum_slot"), inst.extents, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
     low, high = slots.ends
     if low < 0 or high >= words:
         raise HalfFault(f"psum slots {low}..{high} are not in the {words} of a half")

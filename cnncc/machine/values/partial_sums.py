@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import FieldTerm
-from cnncc.isa.table import Instruction
-from cnncc.machine.times.durations import EXTENTS
+from cnncc.isa.table import EXTENTS, Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.memory import Memory, Place
@@ -89,7 +87,6 @@ def accumulated(
     inst: Instruction,
     grid: Grid,
     loops: Sequence[Index],
-    pattern: Sequence[tuple[int, FieldTerm]],
     sums: Ints,
     glb: Memory,
     descriptor: Descriptor,
@@ -106,10 +103,10 @@ def accumulated(
     - HalfFault, for a place outside the tensor, two sums in one place, or a sum that leaves `sum_bits`.
     - OrderMatters, if the iterations must run one by one.
     """
-    axes = sums.ndim - 1 - PE_AXES - len(pattern)
+    axes = sums.ndim - 1 - PE_AXES - len(inst.extents)
     side = replace(descriptor, base=0)
-    place = _padded(place_of(inst, grid, loops, pattern, side, "partial sums lie outside their tensor"), sums.ndim - 1)
-    full = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
+    place = _padded(place_of(inst, grid, loops, side, "partial sums lie outside their tensor"), sums.ndim - 1)
+    full = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *inst.extents)
     values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, full))
     still = [axis for axis in sorted(counts) if not _moves(place, axis)]
     turns = SummedAxes.of(still, *ends)

@@ -134,41 +134,28 @@ class EvenPositions:
         return Strided(lin + y * pitch + x, self.sizes, tuple(lin + y * pitch + x for lin, y, x in self.steps))
 
 
-def params(
-    inst: Instruction,
-    grid: Grid,
-    loops: Sequence[Index],
-    pattern: Sequence[tuple[int, FieldTerm]],
-    descriptor: Descriptor,
-    words: int,
-) -> Strided | None:
+def params(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, words: int) -> Strided | None:
     """The first words of a commit's parameters, `words` words a channel, if they step evenly, else None (COMMIT-2)."""
-    linear = {key: term for key, term in descriptor.steps.items() if key[1]}
+    channels = replace(descriptor, plane=words, steps={key: term for key, term in descriptor.steps.items() if key[1]})
     block = _block_axes(loops)
-    walk = _AddressWalk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
+    walk = _AddressWalk(channels, [1] * (block + PE_AXES + len(inst.pattern)), ("k",))
     walk.start[0] = inst.number("param") * words
     if not (walk.loops(loops) and walk.pes(inst, grid, block)):
         return None
-    walk.pattern(pattern)
+    walk.pattern(inst.pattern)
     return Strided(
         descriptor.base + walk.start[0] + walk.start[1], tuple(walk.sizes), tuple(s for s, _, _ in walk.steps)
     )
 
 
-def even(
-    inst: Instruction,
-    grid: Grid,
-    loops: Sequence[Index],
-    pattern: Sequence[tuple[int, FieldTerm]],
-    descriptor: Descriptor,
-) -> EvenPositions | None:
+def even(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor) -> EvenPositions | None:
     """The positions [block…, *PE axes, *pattern] of an instruction if they step evenly, else None (DESC-2, DESC-4)."""
     block = _block_axes(loops)
-    walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(pattern)))
+    walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(inst.pattern)))
     walk.start = [inst.number("offset"), inst.number("channel") * descriptor.plane, inst.number("y"), inst.number("x")]
     if not (walk.loops(loops) and walk.pes(inst, grid, block)):
         return None
-    walk.pattern(pattern)
+    walk.pattern(inst.pattern)
     return walk.positions()
 
 
