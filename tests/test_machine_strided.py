@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,9 +54,7 @@ def test_even_positions_are_the_listed_ones() -> None:
         for inst in program:
             if inst.spec.name not in ("load", "commit"):
                 continue
-            load = inst.spec.name == "load"
-            grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
-            grid = replace(grid, edge=bool(load and inst.number("edge")))
+            grid = Grid.of_load(inst) if inst.spec.name == "load" else Grid.of(inst, inst.number("set_rows"))
             descriptor = descriptors[inst.number("desc")]
             where = even(inst, grid, loops, descriptor)
             if where is None:

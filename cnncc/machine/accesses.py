@@ -125,8 +125,7 @@ class AccessWalk:
 
     def _load(self, inst: Instruction) -> Place:
         """The words inside the bounds: padding is not read."""
-        whole = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
-        grid, descriptor = replace(whole, edge=bool(inst.number("edge"))), self.descriptors[inst.number("desc")]
+        grid, descriptor = Grid.of_load(inst), self.descriptors[inst.number("desc")]
         where = even(inst, grid, self.index, descriptor)
         unbounded = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
         if where is not None and unbounded and (addresses := where.addresses(descriptor)) is not None:
@@ -135,9 +134,7 @@ class AccessWalk:
         return address if inside is None else address[inside]
 
     def _commit(self, inst: Instruction, is_fresh: bool, is_final: bool) -> Accesses:
-        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
-        grid = replace(grid, rows=1, set_rows=1) if inst.number("reduce") else grid
-        reads = list[Place]()
+        grid, reads = Grid.of_results(inst), list[Place]()
         if inst.text("source") == "glb":
             reads.append(self._place(inst, grid, self.descriptors[inst.number("operand")]))
         if inst.number("partial"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -163,8 +163,7 @@ def _last(when: When, interpreter: Interpreter) -> bool:
 
 def _delivered(inst: Instruction, interpreter: Interpreter) -> Ints:
     """The words [row, column, word] of the load that runs next, for the first image."""
-    whole = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
-    grid, descriptor = replace(whole, edge=bool(inst.number("edge"))), interpreter.descriptors[inst.number("desc")]
+    grid, descriptor = Grid.of_load(inst), interpreter.descriptors[inst.number("desc")]
     arithmetic = interpreter.arithmetic
     words = deliver(interpreter.glb, inst, grid, interpreter.index, descriptor, arithmetic).words[0]
     taken = np.broadcast_to(words, (*grid.shape, *words.shape[-4:])).reshape(

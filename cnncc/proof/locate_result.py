@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -80,12 +80,10 @@ class _Numbers(Degrees):
 
     def begin(self, rule: Callable[[Instruction], None], interpreter: Interpreter, inst: Instruction) -> None:
         """Run a commit, whose results get the next numbers."""
-        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
-        grid = replace(grid, rows=1, set_rows=1) if inst.number("reduce") else grid
         before = self.commits[-1] if self.commits else None
         first = before.first + prod(before.shape) if before else FIRST
-        loops = zip(interpreter.index, interpreter.count, strict=True)
-        self.commits.append(_Commit(inst, tuple(int(index) for index, count in loops if count > 1), first, grid))
+        loops = tuple(int(i) for i, count in zip(interpreter.index, interpreter.count, strict=True) if count > 1)
+        self.commits.append(_Commit(inst, loops, first, Grid.of_results(inst)))
         rule(inst)
 
 

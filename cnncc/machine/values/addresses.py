@@ -9,7 +9,7 @@ nothing depends has size 1: multicast.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -105,14 +105,30 @@ class Grid:
     edge: bool = False
 
     @classmethod
-    def of(cls, inst: Instruction, set_rows: int, set_cols: int) -> Grid:
+    def of(cls, inst: Instruction, set_rows: int) -> Grid:
         """The grid of an instruction's rectangle."""
         rows, cols = inst.number("rows"), inst.number("cols")
-        set_rows, set_cols = min(set_rows, rows), min(set_cols, cols)
+        set_rows, set_cols = min(set_rows, rows), min(inst.number("set_cols"), cols)
         row_sets = rows // set_rows if rows % set_rows == 0 else 1
         col_sets = cols // set_cols if cols % set_cols == 0 else 1
         row0, col0 = inst.number("row0"), inst.number("col0")
         return cls(row0, col0, row_sets, rows // row_sets, col_sets, cols // col_sets, set_rows, set_cols)
+
+    @classmethod
+    def of_load(cls, load: Instruction) -> Grid:
+        """The PEs that a load gives words to (LOAD-1)."""
+        return replace(cls.of(load, load.number("set_rows")), edge=bool(load.number("edge")))
+
+    @classmethod
+    def of_results(cls, commit: Instruction) -> Grid:
+        """The PEs that a commit has results of (COMMIT-1, COMMIT-6)."""
+        grid = cls.of(commit, commit.number("set_rows"))
+        return grid.south if commit.number("reduce") else grid
+
+    @property
+    def south(self) -> Grid:
+        """The PEs in which psums arrive that are added up along the columns of sets (COMMIT-6)."""
+        return replace(self, rows=1, set_rows=1)
 
     @property
     def last_columns(self) -> list[int]:

@@ -32,8 +32,7 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arithmetic: Arithmetic) -
     if grid.rows != grid.set_rows or inst.term("row").step:
         raise HalfFault("sets whose rows are added up are whole, and their results do not depend on the row")
     shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
-    south = replace(grid, rows=1, set_rows=1)
-    return south, arithmetic.south(np.broadcast_to(sums, shape), ROWS)
+    return grid.south, arithmetic.south(np.broadcast_to(sums, shape), ROWS)
 
 
 @dataclass(frozen=True)

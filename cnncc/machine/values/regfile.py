@@ -33,7 +33,7 @@ class HalfFault(Exception):
 
 def active_grid(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
     """The active PEs of an instruction, in sets of `set_rows` rows (DESC-4). Raises HalfFault for PEs outside."""
-    grid = Grid.of(inst, set_rows, inst.number("set_cols"))
+    grid = Grid.of(inst, set_rows)
     row0, col0, rows, cols = grid.rectangle
     if row0 + rows > arch.rows or col0 + cols > arch.cols:
         raise HalfFault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
