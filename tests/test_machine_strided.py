@@ -65,7 +65,7 @@ def test_even_positions_are_the_listed_ones() -> None:
                 assert descriptor.ring_y or descriptor.ring_x
                 continue
             assert (address == addresses.listed()).all()  # a loop that steps by nothing has no axis in one of them
-            assert (inside is None) == (not descriptor.height or where.inside(descriptor.height, descriptor.width))
+            assert (inside is None) == where.inside(descriptor)
     assert found > 300
 
 

@@ -12,11 +12,11 @@ from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS, Arch
 from cnncc.isa.table import ADDRESSING, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
-from cnncc.machine.values.addresses import Descriptor, Descriptors, Grid, position
+from cnncc.machine.values.addresses import Descriptor, Descriptors, Grid
 from cnncc.machine.values.memory import OutOfRange, Place
 from cnncc.machine.values.output_units import OutputUnit, place_of
 from cnncc.machine.values.regfile import HalfFault
-from cnncc.machine.values.strided import Strided, even
+from cnncc.machine.values.strided import Strided, addresses_of
 from cnncc.machine.values.transfer_addresses import sides
 
 MOST_KNOWN = 1 << 14  # accesses that are kept, as loops come back to the same words
@@ -126,12 +126,8 @@ class AccessWalk:
     def _load(self, inst: Instruction) -> Place:
         """The words inside the bounds: padding is not read."""
         grid, descriptor = Grid.of_load(inst), self.descriptors[inst.number("desc")]
-        where = even(inst, grid, self.index, descriptor)
-        unbounded = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
-        if where is not None and unbounded and (addresses := where.addresses(descriptor)) is not None:
-            return addresses
-        address, inside = position(inst, grid, self.index).address(descriptor)
-        return address if inside is None else address[inside]
+        place, inside = addresses_of(inst, grid, self.index, descriptor)
+        return place if inside is None or isinstance(place, Strided) else place[inside]
 
     def _commit(self, inst: Instruction, is_fresh: bool, is_final: bool) -> Accesses:
         grid, reads = Grid.of_results(inst), list[Place]()

@@ -57,9 +57,7 @@ def deliver(
 
 def _evenly(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words at even positions; None if only a list of addresses can tell them, or whether they trap."""
-    padded = descriptor.height > 0 and not where.inside(descriptor.height, descriptor.width)
-    place = None if padded or descriptor.zero else where.addresses(descriptor)
-    if place is None:
+    if descriptor.zero or not where.inside(descriptor) or (place := where.addresses(descriptor)) is None:
         return _copied(memory, where, descriptor, arithmetic)
     words = memory.view(place)
     return None if words is None else Delivered(words, [place])

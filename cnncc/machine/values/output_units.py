@@ -13,7 +13,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
 from cnncc.machine.values.memory import Place
 from cnncc.machine.values.regfile import HalfFault
-from cnncc.machine.values.strided import Strided, even, params
+from cnncc.machine.values.strided import Strided, addresses_of, params
 from cnncc.numerics import Epilogue
 
 
@@ -75,17 +75,10 @@ def place_of(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: 
 
     Raises: HalfFault(outside), for an address beyond the bounds.
     """
-    where = even(inst, grid, loops, descriptor)
-    if (
-        where is not None
-        and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
-        and (addresses := where.addresses(descriptor)) is not None
-    ):
-        return addresses
-    address, inside = position(inst, grid, loops).address(descriptor)
+    place, inside = addresses_of(inst, grid, loops, descriptor)
     if inside is not None:
         raise HalfFault(outside)
-    return address
+    return place
 
 
 def shape_of(place: Place) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
-from cnncc.machine.values.addresses import FAR, PE_AXES, Descriptor, Grid, Index, Ints
+from cnncc.machine.values.addresses import FAR, PE_AXES, Descriptor, Grid, Index, Ints, Mask, position
 
 Word = TypeVar("Word", bound=np.generic)
 
@@ -115,10 +115,12 @@ class EvenPositions:
         low, high = Strided(self.start[unit], self.sizes, tuple(step[unit] for step in self.steps)).ends
         return range(low, high + 1)
 
-    def inside(self, height: int, width: int) -> bool:
-        """Whether all rows and columns are inside bounds (DESC-3)."""
+    def inside(self, descriptor: Descriptor) -> bool:
+        """Whether all rows and columns are inside the bounds, if there are any (DESC-3)."""
+        if not descriptor.height:
+            return True
         y, x = self.reach(1), self.reach(2)
-        return y.start >= 0 and x.start >= 0 and y.stop <= height and x.stop <= width
+        return y.start >= 0 and x.start >= 0 and y.stop <= descriptor.height and x.stop <= descriptor.width
 
     def addresses(self, descriptor: Descriptor) -> Strided | None:
         """The addresses of the positions; None if a ring breaks their steps."""
@@ -157,6 +159,19 @@ def even(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Desc
         return None
     walk.pattern(inst.pattern)
     return walk.positions()
+
+
+def addresses_of(
+    inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor
+) -> tuple[Strided | Ints, Mask | None]:
+    """The addresses [block…, *PE axes, *pattern] of an instruction, and a mask of those inside the bounds.
+
+    Without a mask, all are inside (DESC-2 to DESC-4).
+    """
+    where = even(inst, grid, loops, descriptor)
+    if where is not None and where.inside(descriptor) and (addresses := where.addresses(descriptor)) is not None:
+        return addresses, None
+    return position(inst, grid, loops).address(descriptor)
 
 
 def even_from(
