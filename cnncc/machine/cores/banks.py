@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import assert_never
 
-from cnncc.arch.model import LOOP_REGISTERS, Arch
+from cnncc.arch.model import LOOP_REGISTERS, Arch, Glb
 from cnncc.errors import Refusal
 from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import ADDRESSING, CHANGING_SETTINGS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node
-from cnncc.machine.times.durations import UnitSettings, ceil_div
+from cnncc.machine.times.durations import UnitSettings
 from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Span = tuple[int, int]  # the least and the greatest address
@@ -29,10 +29,10 @@ READS, WRITES = "read", "written"
 def check_banks(cores: Sequence[Core], arch: Arch) -> None:
     """Refuse a bank with two readers, or two writers. Raises Refusal."""
     users: dict[tuple[str, int], tuple[int, Leaf]] = {}
-    words = ceil_div(arch.glb.words, arch.glb.banks)
+    words = arch.glb.words // arch.glb.banks
     for core in cores:
-        for leaf, how, (low, high) in spans_of(core):
-            for bank in range(max(0, low) // words, min(high, arch.glb.words - 1) // words + 1):
+        for leaf, how, span in spans_of(core):
+            for bank in banks_of(span, arch.glb):
                 number, first = users.setdefault((how, bank), (core.number, leaf))
                 if (number, first.instruction.spec.engine) != (core.number, leaf.instruction.spec.engine):
                     raise Refusal(
@@ -45,6 +45,12 @@ def check_banks(cores: Sequence[Core], arch: Arch) -> None:
 def spans_of(core: Core) -> Iterator[tuple[Leaf, str, Span]]:
     """The instructions of a core that use the GLB: how, and the words between the least and the greatest address."""
     return _SpanWalk(core.arch).run(core.tree)
+
+
+def banks_of(span: Span, glb: Glb) -> range:
+    """The banks that the words of a span lie in."""
+    words = glb.words // glb.banks
+    return range(max(0, span[0]) // words, min(span[1], glb.words - 1) // words + 1)
 
 
 def _name(core: int, leaf: Leaf) -> str:

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.cores.banks import position_terms, reach, spans_of
+from cnncc.machine.cores.banks import banks_of, position_terms, reach, spans_of
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.program import Leaf, LoopNode, Node, leaves
-from cnncc.machine.times.durations import ceil_div
 from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Pair = tuple[int, int]  # the core that writes, the core that reads
@@ -88,14 +87,12 @@ def _rows(inst: Instruction, descriptor: Descriptor, index: Sequence[int]) -> tu
 
 def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Pair, int]]]:
     """By core: the instructions that write rings and read them, with the loop of the steps around each."""
-    glb = cores[0].arch.glb
-    words = ceil_div(glb.words, glb.banks)
     banks: dict[Kind, dict[int, list[tuple[int, Leaf]]]] = {Kind.COMMIT: {}, Kind.LOAD: {}}
     for core in cores:
-        for leaf, how, (low, high) in spans_of(core):
+        for leaf, how, span in spans_of(core):
             kind = leaf.instruction.spec.kind
             if (kind, how) in ((Kind.COMMIT, "written"), (Kind.LOAD, "read")):
-                for bank in range(max(0, low) // words, min(high, glb.words - 1) // words + 1):
+                for bank in banks_of(span, core.arch.glb):
                     banks[kind].setdefault(bank, []).append((core.number, leaf))
     uses: list[dict[int, tuple[Pair, int]]] = [{} for _ in cores]
     loops = [dict(_loops_of_steps(core.tree)) for core in cores]
