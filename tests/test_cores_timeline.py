@@ -36,7 +36,7 @@ class Records:
     def node(self, node: ProgramNode) -> Node:
         if isinstance(node, LoopNode):
             body = self.nodes(node.body)
-            return repeat(node.count, 1 << node.register, body, bool(node.head.instruction.number("frames")))
+            return repeat(node.count, 1 << node.register, body, node.over_frames)
         inst = node.instruction
         match inst.spec.kind:
             case Kind.SYNC:

@@ -49,6 +49,11 @@ class LoopNode:
         """The number of the `loop` instruction."""
         return self.head.index
 
+    @property
+    def over_frames(self) -> bool:
+        """Whether it runs over frames (CORE-8)."""
+        return bool(self.head.instruction.number("frames"))
+
 
 Node = LoopNode | Leaf
 

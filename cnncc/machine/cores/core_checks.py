@@ -95,14 +95,13 @@ def _check_program(core: Core, cores: int) -> None:
 
 
 def _check_frames(core: Core, loop: LoopNode, *, outermost: bool) -> None:
-    over_frames = bool(loop.head.instruction.number("frames"))
     where = f"core {core.number}, instruction {loop.first}"
-    if over_frames and not outermost:
+    if loop.over_frames and not outermost:
         raise Refusal(f"{where}: a loop over frames stands in another loop (CORE-8)")
     for node in loop.body:
         if isinstance(node, LoopNode):
             _check_frames(core, node, outermost=False)
-    if over_frames and any(leaf.instruction.spec.kind is Kind.HOST for leaf, _ in Core(0, loop.body, core.arch).leaves):
+    if loop.over_frames and any(leaf.instruction.spec.kind is Kind.HOST for leaf, _ in Core(0, loop.body, core.arch).leaves):
         raise Refusal(f"{where}: the host runs for all frames at once, not in a loop over frames (CORE-8)")
 
 

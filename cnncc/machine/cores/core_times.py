@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cnncc.isa.table import CHANGING_SETTINGS
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, is_over_frames, run_frame
+from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, run_frame
 from cnncc.machine.cores.programs import Core, Semaphore, wiring_of
 from cnncc.machine.cores.ring_rows import Pair, Ring, RingNotes, ring_peaks, ring_uses
 from cnncc.machine.program import Leaf, LoopNode, Node
@@ -221,7 +221,7 @@ class _Moment:
 
 def _run(walks: Sequence[CoreTimes], tokens: SharedTokens[int], pick: Pick[int] | None) -> tuple[int, int] | None:
     """Run all cores. Returns the period, if a state came back."""
-    has_frames = (walk for walk in walks if any(isinstance(n, LoopNode) and is_over_frames(n) for n in walk.core.tree))
+    has_frames = (walk for walk in walks if any(isinstance(n, LoopNode) and n.over_frames for n in walk.core.tree))
     leader, period = next(has_frames, None), None
     met: dict[Hashable, _Moment] = {}
     while True:

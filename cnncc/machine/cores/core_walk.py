@@ -52,11 +52,6 @@ class Deadlock(Trap):
         self.waits = waits
 
 
-def is_over_frames(loop: LoopNode) -> bool:
-    """Whether a loop runs over frames (CORE-8)."""
-    return bool(loop.head.instruction.number("frames"))
-
-
 class SharedTokens(Generic[T]):
     """The tokens at the ends of routes, the oldest first. T: what is known of a token, such as its time."""
 
@@ -166,7 +161,7 @@ class CoreWalk(ABC, Generic[T]):
                 inner = [*self._walked_loops(node.body)]
                 yield from inner
                 leaves = (each for each in node.body if isinstance(each, Leaf))
-                if self._all_loops or inner or is_over_frames(node) or any(map(self._is_seen, leaves)):
+                if self._all_loops or inner or node.over_frames or any(map(self._is_seen, leaves)):
                     yield node.first
 
     def _is_seen(self, leaf: Leaf) -> bool:
@@ -188,10 +183,9 @@ class CoreWalk(ABC, Generic[T]):
         bit, register, around = 1 << loop.register, loop.register, (self.first, self.last)
         self.begin_loop(loop)
         self.index[register] = 0
-        over_frames = is_over_frames(loop)
-        self.frames = loop if over_frames else self.frames
+        self.frames = loop if loop.over_frames else self.frames
         while self.index[register] < loop.count:
-            if over_frames:
+            if loop.over_frames:
                 self.at_frame = True
                 yield
                 self.at_frame = False
@@ -202,7 +196,7 @@ class CoreWalk(ABC, Generic[T]):
             yield from self._nodes(loop.body)
             self.index[register] += 1
         self.index[register], (self.first, self.last) = 0, around
-        self.frames = None if over_frames else self.frames
+        self.frames = None if loop.over_frames else self.frames
         self.end_loop(loop)
 
     def _leaf(self, leaf: Leaf, use: SharedUse) -> Iterator[None]:

@@ -108,7 +108,7 @@ def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Pair, int]]]:
 def _loops_of_steps(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
     """(instruction, loop) of all that stands in loops directly in loops over frames."""
     for frames in nodes:
-        if isinstance(frames, LoopNode) and frames.head.instruction.number("frames"):
+        if isinstance(frames, LoopNode) and frames.over_frames:
             for loop in frames.body:
                 if isinstance(loop, LoopNode):
                     yield from ((leaf.index, loop.first) for leaf in leaves(loop.body))
