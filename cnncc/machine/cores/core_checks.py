@@ -12,7 +12,7 @@ from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.banks import check_banks
 from cnncc.machine.cores.programs import Core, Semaphore, TokenUse, Wiring, cores_of, wiring_of
-from cnncc.machine.program import LoopNode
+from cnncc.machine.program import LoopNode, leaves
 
 NEED_PES = (Kind.LOAD, Kind.MAC, Kind.UNIT, Kind.COMMIT)
 OF_CORE_0 = (Kind.DMA, Kind.HOST)
@@ -101,7 +101,7 @@ def _check_frames(core: Core, loop: LoopNode, *, outermost: bool) -> None:
     for node in loop.body:
         if isinstance(node, LoopNode):
             _check_frames(core, node, outermost=False)
-    if loop.over_frames and any(leaf.instruction.spec.kind is Kind.HOST for leaf, _ in Core(0, loop.body, core.arch).leaves):
+    if loop.over_frames and any(leaf.instruction.spec.kind is Kind.HOST for leaf in leaves(loop.body)):
         raise Refusal(f"{where}: the host runs for all frames at once, not in a loop over frames (CORE-8)")
 
 
