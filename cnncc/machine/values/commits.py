@@ -9,7 +9,7 @@ import numpy as np
 
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
-from cnncc.machine.values.arithmetic import Arithmetic
+from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.delivery import Delivered, with_axes
 from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.output_units import (
@@ -19,7 +19,7 @@ from cnncc.machine.values.output_units import (
     place_of_shape,
     shape_of,
 )
-from cnncc.machine.values.partial_sums import Accumulated, accumulated
+from cnncc.machine.values.partial_sums import SummedAxes, moves, padded, words_at
 from cnncc.machine.values.vectorised import Block, find
 
 
@@ -54,18 +54,44 @@ class CommitRun:
         descriptor = self.descriptors[self.inst.number(name)]
         return find(self.block, read, self.glb, self.loops, descriptor).astype(np.int64)
 
-    def accumulated(self, sums: Ints, ends: tuple[frozenset[int] | None, frozenset[int] | None]) -> Accumulated:
-        """Add sums to the partial ones in the GLB (COMMIT-5); `ends` as in `partial_sums.accumulated`."""
+    def with_partial_sums(
+        self, sums: Ints, ends: tuple[frozenset[int] | None, frozenset[int] | None]
+    ) -> tuple[Ints, SummedAxes]:
+        """total = sums + (0 if fresh else the partial sums in the GLB); unless final, it is kept there (COMMIT-5).
+
+        ends: the axes that `fresh` and `final` ask for; None for a condition that does not hold
+
+        Returns the totals, with summed axes of size 1.
+
+        Raises:
+        - HalfFault, for a place outside the tensor, two sums in one place, or a sum that leaves `sum_bits`.
+        - OrderMatters, if the iterations must run one by one.
+        """
         counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
-        side = self.descriptors[self.inst.number("sums")]
-        parts = accumulated(self.inst, self.grid, self.loops, sums, self.glb, side, self.arithmetic, counts, ends)
-        if parts.kept is not None:
-            self.glb.check(parts.place)
-            self._write(parts.place, parts.kept)
+        descriptor, own = self.descriptors[self.inst.number("sums")], (*self.grid.shape, *self.inst.extents)
+        side, outside = replace(descriptor, base=0), "partial sums lie outside their tensor"
+        place = padded(place_of(self.inst, self.grid, self.loops, side, outside), sums.ndim - 1)
+        full = (*(counts.get(axis, 1) for axis in range(sums.ndim - 1 - len(own))), *own)
+        values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, full))
+        still = [axis for axis in sorted(counts) if not moves(place, axis)]
+        turns = SummedAxes.of(still, *ends)
+        shape = tuple(1 if axis in still else n for axis, n in enumerate(full))
+        at = words_at(place, shape, descriptor.base, self.arithmetic.arch)
+        before: Ints = np.zeros((1,) * sums.ndim, np.int64)
+        if not turns.fresh:
+            before = self.arithmetic.sums_of_words(self.glb.read(at).astype(np.int64))
+        along = tuple(1 + axis for axis in turns.summed)
+        total, before_last = self.arithmetic.partial(before, values, along)
+        # The commit that completes a sum does not store it: the GLB keeps the sum before that.
+        kept = last(before_last if turns.final else total, tuple(1 + axis for axis in turns.outer))
+        if not turns.final or along:  # a sum that is complete at once never was in the GLB
+            words = self.arithmetic.words_of_sums(kept)
+            self.glb.check(at)
+            self._write(at, words)
         # Nothing is stored, but the order still matters if another iteration writes the words that were read.
-        elif parts.read and self.block is not None:
-            self.block.reads.append(parts.place)
-        return parts
+        elif not turns.fresh and self.block is not None:
+            self.block.reads.append(at)
+        return total, turns
 
     def at_last(self, axes: Sequence[int]) -> CommitRun:
         """The same in the last iterations along some axes of the block."""

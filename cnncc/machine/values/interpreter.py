@@ -372,10 +372,10 @@ class Interpreter:
             output = replace(output, grid=south)
         if inst.number("partial"):
             ends = self._asked(inst.when("fresh"), last=False), self._asked(inst.when("final"), last=True)
-            parts = output.accumulated(sums, ends)
-            if not parts.turns.final:
+            sums, turns = output.with_partial_sums(sums, ends)
+            if not turns.final:
                 return
-            sums, output = parts.sums, output.at_last(parts.turns.summed)
+            output = output.at_last(turns.summed)
         output.results(sums)
 
     def _asked(self, when: When, last: bool) -> frozenset[int] | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import EXTENTS, Instruction
-from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
-from cnncc.machine.values.arithmetic import Arithmetic, last
-from cnncc.machine.values.memory import Memory, Place
-from cnncc.machine.values.output_units import place_of
+from cnncc.machine.values.addresses import PE_AXES, Grid, Ints
+from cnncc.machine.values.arithmetic import Arithmetic
+from cnncc.machine.values.memory import Place
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.vectorised import OrderMatters
@@ -66,64 +65,7 @@ class SummedAxes:
         return turns
 
 
-@dataclass(frozen=True)
-class Accumulated:
-    """Partial sums after the commits of a block: [image, block…, *grid, *pattern], summed axes of size 1.
-
-    - place: their words in the GLB
-    - kept: the values to be stored there, if any
-    - read: whether earlier sums were read there
-    """
-
-    sums: Ints
-    turns: SummedAxes
-    place: Place
-    kept: Ints | None
-    read: bool
-
-
-def accumulated(
-    inst: Instruction,
-    grid: Grid,
-    loops: Sequence[Index],
-    sums: Ints,
-    glb: Memory,
-    descriptor: Descriptor,
-    arithmetic: Arithmetic,
-    counts: Mapping[int, int],
-    ends: tuple[frozenset[int] | None, frozenset[int] | None],
-) -> Accumulated:
-    """total = sums + (0 if fresh else the partial sums in the GLB); unless final, the total is kept there (COMMIT-5).
-
-    - counts: iterations by axis of the block that the commit is in
-    - ends: the axes that `fresh` and `final` ask for; None for a condition that does not hold
-
-    Raises:
-    - HalfFault, for a place outside the tensor, two sums in one place, or a sum that leaves `sum_bits`.
-    - OrderMatters, if the iterations must run one by one.
-    """
-    axes = sums.ndim - 1 - PE_AXES - len(inst.extents)
-    side = replace(descriptor, base=0)
-    place = _padded(place_of(inst, grid, loops, side, "partial sums lie outside their tensor"), sums.ndim - 1)
-    full = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *inst.extents)
-    values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, full))
-    still = [axis for axis in sorted(counts) if not _moves(place, axis)]
-    turns = SummedAxes.of(still, *ends)
-    at = _words_at(
-        place, tuple(1 if axis in still else n for axis, n in enumerate(full)), descriptor.base, arithmetic.arch
-    )
-    before: Ints = np.zeros((1,) * sums.ndim, np.int64)
-    if not turns.fresh:
-        before = arithmetic.sums_of_words(glb.read(at).astype(np.int64))
-    along = tuple(1 + axis for axis in turns.summed)
-    total, before_last = arithmetic.partial(before, values, along)
-    # The commit that completes a sum does not store it: the GLB keeps the sum before that.
-    kept = last(before_last if turns.final else total, tuple(1 + axis for axis in turns.outer))
-    stored = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
-    return Accumulated(total, turns, at, arithmetic.words_of_sums(kept) if stored else None, not turns.fresh)
-
-
-def _padded(place: Place, axes: int) -> Place:
+def padded(place: Place, axes: int) -> Place:
     """A place with at least `axes` axes."""
     if isinstance(place, Strided):
         ones = axes - len(place.sizes)
@@ -131,14 +73,14 @@ def _padded(place: Place, axes: int) -> Place:
     return place.reshape(*[1] * (axes - place.ndim), *place.shape)
 
 
-def _moves(place: Place, axis: int) -> bool:
+def moves(place: Place, axis: int) -> bool:
     """Whether a place depends on an axis."""
     if isinstance(place, Strided):
         return place.sizes[axis] > 1 and place.steps[axis] != 0
     return bool((place != place.take([0], axis)).any())
 
 
-def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Place:
+def words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Place:
     """The words [*shape, word] of the partial sums at places of a `shape`. Raises HalfFault for two in one place."""
     words = arch.words_per_sum
     if isinstance(place, Strided):
