@@ -83,10 +83,19 @@ class Binary:
         return decode_program(self.program)
 
     @property
+    def weight_places(self) -> list[int]:
+        """The first word of each of the weights (rule MEM-2)."""
+        return dram_layout([array.size for _, array in self.weights])
+
+    @property
+    def weight_words(self) -> int:
+        """Words of DRAM that weights take; the tensors lie after them."""
+        return sum(array.size for _, array in self.weights)
+
+    @property
     def dram_words(self) -> int:
         """Words of DRAM that weights and tensors take."""
-        tensors = sum(tensor.words for tensor in self.tensors if tensor.memory == "dram")
-        return sum(array.size for _, array in self.weights) + tensors
+        return self.weight_words + sum(tensor.words for tensor in self.tensors if tensor.memory == "dram")
 
 
 def with_dram_addresses(tensors: Sequence[Tensor], weights: Sequence[tuple[str, Array]]) -> list[Tensor]:

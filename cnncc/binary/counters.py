@@ -22,7 +22,7 @@ def program_stats(binary: Binary, causes: bool = True, frames: int = 1) -> dict[
     causes: with stalls by cause, which takes longer. frames: of the run (CORE-8).
     """
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
-    constant_words = sum(array.size for _, array in binary.weights)
+    constant_words = binary.weight_words
     with deadlock_by_names(binary):
         counters = stats(
             binary.instructions, binary.arch, named, causes=causes, constant_words=constant_words, frames=frames

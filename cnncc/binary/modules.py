@@ -140,8 +140,7 @@ def check_names(assembly: str, binary: Binary) -> None:
     """
     if "buffers" not in binary.metadata:
         return  # the names are unknown
-    sizes = [array.size for _, array in binary.weights]
-    at = dict(zip((name for name, _ in binary.weights), dram_layout(sizes), strict=True))
+    at = dict(zip((name for name, _ in binary.weights), binary.weight_places, strict=True))
     at |= {tensor.name: tensor.at for tensor in (*binary.tensors, *_buffers(binary))}
     for number, line in enumerate(assembly.splitlines(), 1):
         code, _, comment = line.partition(";")
@@ -184,7 +183,7 @@ def _memory_ops(binary: Binary, store: WeightStore) -> Iterator[Operation]:
     for name, array in binary.weights:
         ref = {"value": RefAttr(StringAttr(store.add(array))), "type": tensor_type(array)}
         yield GlobalOp.create(properties={"sym_name": StringAttr(name), **ref})
-    for (name, array), at in zip(binary.weights, dram_layout([a.size for _, a in binary.weights]), strict=True):
+    for (name, array), at in zip(binary.weights, binary.weight_places, strict=True):
         yield _tensor_op(Tensor(name, "dram", array.size, array.shape, "weight", at=at))
     for tensor in (*binary.tensors, *_buffers(binary)):
         yield _tensor_op(tensor)

@@ -49,7 +49,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         # All images share the weights, so DRAM stores them once.
-        shared = sum(array.size for _, array in self.binary.weights)
+        shared = self.binary.weight_words
         self._record = self.binary.dram_words - shared
         self.frames = (self.frames or self.images) if has_frames(self.binary.instructions) else 1
         if (words := shared + self.frames * self._record) > DRAM_LIMIT_WORDS:
@@ -57,10 +57,8 @@ class Machine:
                 f"{self.frames} frames take {words} words of DRAM, the limit is {DRAM_LIMIT_WORDS}: fewer frames"
             )
         self.dram = Memory("dram", words, self.images // self.frames, shared)
-        at = 0
-        for _, array in self.binary.weights:
+        for (_, array), at in zip(self.binary.weights, self.binary.weight_places, strict=True):
             self.dram.write(_run(at, array.size), array.reshape(1, -1))
-            at += array.size
 
     def store(self, tensor: Tensor, values: Array) -> None:
         """Store the values [images * batch, …] of a tensor: integers in DRAM, reals in the host's memory."""

@@ -10,7 +10,6 @@ from cnncc.binary.container import Binary
 from cnncc.binary.run import Machine, inputs_of
 from cnncc.dialects.array import Tensor
 from cnncc.frontend.segments import interface
-from cnncc.isa.dram_layout import dram_layout
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory
@@ -36,11 +35,10 @@ class ProgramRun(Machine):
     ) -> None:
         super().__init__(binary, draws * frames, frames=frames)
         self.arithmetic, self.on_segment, self.draws = arithmetic, on_segment, draws
-        sizes = [array.size for _, array in binary.weights]
         # Each draw has its own weights: no words of DRAM are shared.
         self.dram = Memory("dram", words_of_run(binary, frames), draws)
-        for (name, _), at, size in zip(binary.weights, dram_layout(sizes), sizes, strict=True):
-            self.dram.write(Strided(at, (size,), (1,)), weights(name).reshape(-1, size))
+        for (name, array), at in zip(binary.weights, binary.weight_places, strict=True):
+            self.dram.write(Strided(at, (array.size,), (1,)), weights(name).reshape(-1, array.size))
         for tensor in inputs_of(binary):
             if tensor.memory == "dram":
                 self.store(tensor, np.broadcast_to(words := inputs(tensor.name), (draws, *words.shape[1:])))
@@ -61,8 +59,7 @@ class ProgramRun(Machine):
 
 def words_of_run(binary: Binary, frames: int) -> int:
     """Words of DRAM of a draw."""
-    shared = sum(array.size for _, array in binary.weights)
-    return shared + frames * (binary.dram_words - shared)
+    return binary.weight_words + frames * (binary.dram_words - binary.weight_words)
 
 
 def degree_run(binary: Binary, arithmetic: Arithmetic, images: int = 1, frames: int = 1) -> ProgramRun:

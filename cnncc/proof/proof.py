@@ -88,7 +88,7 @@ def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof
     binary, weights = claim.binary, WeightWords(claim)
     if unlike := [*interface_differences(claim)]:
         return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
-    proof = Proof([*weights.differences()], sum(array.size for _, array in binary.weights))
+    proof = Proof([*weights.differences()], binary.weight_words)
     progress("degrees of the program")
     degrees, frames = Degrees(binary.arch), frames_to_prove(binary.instructions)
     try:
