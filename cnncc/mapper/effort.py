@@ -54,7 +54,9 @@ class Effort:
     """Little is one of so many cycles. With 100 some searches stop a fraction of a thousandth above a proof."""
 
     points_a_run: int = 2
-    """Points that such a search looks at from one run to the next. Not measured."""
+    """Points that such a search looks at from one run to the next. With 1 ResNet-50 takes 0.05 % more cycles, with 4 as
+    many.
+    """
 
     twins: int = 4
     """Candidates like others that are run, last. Run in turn they were half of all runs, and won nothing."""
@@ -79,11 +81,13 @@ class Effort:
     """So many times fewer in a quick search. With 1 searches for slices took 40 % of the time of light-resnet50."""
 
     limits: tuple[float, ...] = (1.02, 1.1, 1.5, 4.0)
-    """How far the first, second, … look goes: times the ideal, or the least that is seen. Not measured."""
+    """How far the first, second, … look goes: times the ideal, or the least that is seen. Without the first MobileNet
+    takes 0.01 % more cycles. Without the second or the third networks take as many, and as much time.
+    """
 
     gap: float = 1.1
     """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). With streamed operands
-    the better of both is searched again with `more` of three limits.
+    the better of both is searched again with `more` of three limits. With 1.05 and 1.2 networks take as many cycles.
     """
 
     form_gap: float = 1.002
@@ -143,16 +147,14 @@ class Effort:
     """
 
     front_plans: int = 4
-    """The cheapest plans of a tile that are looked at, and up to twice as many others with fewer cycles."""
-
-    front_points: int = 3
-    """Points of a tile that are looked at."""
-
-    front_of_tile: int = 3
-    """Runs of a tile's candidates in vain; then no others of it are run."""
+    """The cheapest plans of a tile that are looked at, and up to twice as many others with fewer cycles. With 2
+    ResNet-50 has 0.01 % more energy where it is minimised, with 8 as much.
+    """
 
     front_in_vain: int = 8
-    """After so many runs in turn, none of which was cheaper and fast enough, a front goes on with fewer cycles."""
+    """After so many runs in turn, none of which was cheaper and fast enough, a front goes on with fewer cycles. With 4
+    ResNet-50 has 0.07 % more energy where it is minimised, with 16 as much.
+    """
 
     front_alike: int = 3
     """After so many runs of a kind, others of it are run if they may be as near to their bounds. Half of all runs in

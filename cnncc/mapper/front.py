@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, count
@@ -171,7 +171,7 @@ class _Front:
     def tradeoffs(self, known: Sequence[Tradeoff], dataflow: str) -> tuple[Tradeoff, ...]:
         """The front: known mappings, and cheaper ones that were found between their cycles."""
         result, left, number, in_vain = list[Tradeoff](), deque(known), count(), 0
-        seen, tries = {each.mapping for each in known}, Counter[Tiles]()
+        seen = {each.mapping for each in known}
         heap: list[_Entry] = [(cost, next(number), least, group) for cost, least, group in self.groups(dataflow)]
         heapq.heapify(heap)
         while heap and self.limits:
@@ -189,9 +189,6 @@ class _Front:
                 for cost, least, inner in self.inside(entry):
                     heapq.heappush(heap, (cost, next(number), least, inner))
                 continue
-            tile = tiles_of(self.shape, entry.at)
-            if tries[tile] >= self.effort.front_of_tile:
-                continue
             mapping = mapping_of(self.shape, self.arch, *entry)
             if mapping in seen:
                 continue
@@ -205,7 +202,7 @@ class _Front:
             else:
                 tried = None
             if tried is None or tried.cycles >= self.limit or tried.cost >= self.fastest.cost:
-                in_vain, tries[tile] = in_vain + 1, tries[tile] + 1
+                in_vain += 1
                 continue
             in_vain = 0
             self.add(result, tried)
@@ -316,8 +313,7 @@ class _Front:
         (_, _, combinations, points, energies), left = tile.of, tile.left
         if left is None:
             is_fewer = np.diff(np.minimum.accumulate(combinations.cycles[points]), prepend=np.inf) < 0
-            some = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0]
-            left = some[: self.effort.front_points].tolist()
+            left = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0].tolist()
         for i in left[:1]:
             at = point(self.numbers, combinations.form, combinations.indices[points[i]].tolist())
             bound = Bound(self.durations, at)
