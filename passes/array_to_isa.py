@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -273,6 +274,12 @@ class _Program:
     layers: list[isa.LayerOp] = field(default_factory=list[isa.LayerOp])
     segments: list[isa.SegmentOp] = field(default_factory=list[isa.SegmentOp])
 
+    @cached_property
+    def frame_words(self) -> int:
+        """Words of the record of a frame: all tensors in DRAM but the weights (CORE-8)."""
+        tensors = self.tensors.values()
+        return sum(t.words for t in tensors if t.memory == "dram" and t.role != "weight" and not t.part_of)
+
     def factors(self, name: str) -> tuple[int, ...]:
         """The bits of three f32 factors."""
         for op in self.module.ops:
@@ -313,8 +320,7 @@ class _Program:
     def layer(self, op: A.LayerOp) -> None:
         first, label = len(self.insts), op.label.data
         try:
-            record = record_words(self.tensors.values())
-            context = _Layer(self.tensors, record, self.factors, loop_registers(op), label=label)
+            context = _Layer(self.tensors, self.frame_words, self.factors, loop_registers(op), label=label)
             for inner in op.body.block.ops:
                 for inst, comment in context.instructions(inner):
                     self.insts.append(isa.inst_op(inst, _comment(label, comment, len(self.insts) == first)))
@@ -333,11 +339,6 @@ class _Program:
         record = isa.SegmentAttr(isa.Segment(number, host.inputs, host.outputs))
         self.segments.append(isa.SegmentOp.create(properties={"record": record, "model": RefAttr(StringAttr(key))}))
         self.insts.append(isa.inst_op(instruction("host", segment=number), f"segment {number}"))
-
-
-def record_words(tensors: Iterable[A.Tensor]) -> int:
-    """Words of the record of a frame: all tensors in DRAM but the weights (CORE-8)."""
-    return sum(t.words for t in tensors if t.memory == "dram" and t.role != "weight" and not t.part_of)
 
 
 def _comment(label: str, comment: str, is_first: bool) -> str:
