@@ -23,9 +23,10 @@ from cnncc.driver.build import Build
 from cnncc.driver.sources import CompileOptions, start_before_programs, start_compilation
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.isa.table import Instruction
+from cnncc.machine.instruction_sizes import UnitSettings
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, build_tree
 from cnncc.machine.times.clock import Clock, start_state
-from cnncc.machine.times.durations import Occupancy, UnitSettings
+from cnncc.machine.times.durations import Occupancy
 from cnncc.machine.times.loop_texts import LoopTexts, waits_for
 from cnncc.machine.times.tasks import ENGINES, HALVES, EngineTask
 

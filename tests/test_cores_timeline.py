@@ -14,9 +14,10 @@ from cnncc.isa.table import RUN_BY_ENGINES
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.programs import Core, cores_of, wiring_of
+from cnncc.machine.instruction_sizes import UnitSettings
 from cnncc.machine.program import LoopNode
 from cnncc.machine.program import Node as ProgramNode
-from cnncc.machine.times.durations import UnitSettings, occupancy
+from cnncc.machine.times.durations import occupancy
 from cnncc.machine.times.tasks import task_of
 from cnncc.machine.times.times import waits_for
 from cnncc.model.cores_timeline import RESULT, TimedCore, cores_cycles

@@ -27,9 +27,9 @@ from cnncc.eval.atomic import atomic_schedule
 from cnncc.eval.atomic_text import schedule_text
 from cnncc.eval.isa import evaluate as run_isa
 from cnncc.isa.assembly import assemble
+from cnncc.machine.instruction_sizes import mac_steps
 from cnncc.machine.program import build_tree
 from cnncc.machine.stats import stats
-from cnncc.machine.times.durations import mac_steps
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory

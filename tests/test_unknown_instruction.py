@@ -22,9 +22,10 @@ from cnncc.isa.table import (
     Spec,
     instruction,
 )
+from cnncc.machine.instruction_sizes import UnitSettings
 from cnncc.machine.program import build_tree
 from cnncc.machine.races import races
-from cnncc.machine.times.durations import UnitSettings, occupancy
+from cnncc.machine.times.durations import occupancy
 from cnncc.machine.times.tasks import ENGINES, task_of
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic

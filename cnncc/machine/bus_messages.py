@@ -14,8 +14,16 @@ from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_message
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, message
+from cnncc.machine.instruction_sizes import (
+    Offset,
+    ceil_div,
+    is_last,
+    load_offsets,
+    load_words,
+    mac_operations,
+    mac_steps,
+)
 from cnncc.machine.program import LoopNode, build_tree
-from cnncc.machine.times.durations import Offset, ceil_div, is_last, load_offsets, load_words, mac_operations, mac_steps
 from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.delivery import deliver
 from cnncc.machine.values.interpreter import Interpreter

@@ -17,8 +17,8 @@ from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import ADDRESSING, CHANGING_SETTINGS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core
+from cnncc.machine.instruction_sizes import UnitSettings
 from cnncc.machine.program import Leaf, LoopNode, Node
-from cnncc.machine.times.durations import UnitSettings
 from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Span = tuple[int, int]  # the least and the greatest address

@@ -9,7 +9,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.machine.times.durations import Occupancy, UnitSettings
+from cnncc.machine.instruction_sizes import UnitSettings
+from cnncc.machine.times.durations import Occupancy
 from cnncc.machine.times.paths import Paths
 from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask, free_halves, partner, queue_name
 

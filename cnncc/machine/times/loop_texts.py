@@ -8,8 +8,9 @@ from typing import assert_never
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
+from cnncc.machine.instruction_sizes import UnitSettings
 from cnncc.machine.program import Leaf, LoopNode, Node, leaves
-from cnncc.machine.times.durations import Occupancy, UnitSettings, occupancy
+from cnncc.machine.times.durations import Occupancy, occupancy
 from cnncc.machine.times.tasks import ENGINES, EngineTask, task_of
 
 

@@ -8,8 +8,8 @@ from typing import assert_never
 from cnncc.arch.model import Arch
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
+from cnncc.machine.mac_operations import operands_of
 from cnncc.machine.program import mask_of
-from cnncc.machine.values.mac_operations import operands_of
 
 ENGINES = ("dma", "load", "array", "commit")
 ARRAY = ENGINES.index("array")

@@ -25,10 +25,10 @@ from typing import assert_never
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import InstructionKind as Kind
+from cnncc.machine.instruction_sizes import UnitSettings
 from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
 from cnncc.machine.times.cause_clock import CauseClock
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
-from cnncc.machine.times.durations import UnitSettings
 from cnncc.machine.times.loop_texts import LoopTexts, constant_transfers, waits_for
 from cnncc.machine.times.paths import CAUSES, Moments
 from cnncc.machine.times.tasks import ENGINES, queue_of

@@ -13,8 +13,7 @@ from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import FieldTerm, When
 from cnncc.isa.table import CHANGING_SETTINGS, MOVING_WORDS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.program import Leaf, LoopNode, Node
-from cnncc.machine.times.durations import (
+from cnncc.machine.instruction_sizes import (
     UnitSettings,
     ceil_div,
     commit_params,
@@ -22,12 +21,13 @@ from cnncc.machine.times.durations import (
     load_offsets,
     load_positions,
     load_words,
-    mac_occupancy,
     mac_operations,
     mac_steps,
     result_rows,
     step_sums,
 )
+from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.times.durations import mac_occupancy
 from cnncc.machine.times.times import owners, program_length
 from cnncc.machine.traffic.in_bounds import BoundedIndex, count_inside
 

@@ -13,9 +13,9 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.draws import clamps
+from cnncc.machine.mac_operations import keeps_greatest
 from cnncc.machine.values.addresses import Ints
 from cnncc.machine.values.arithmetic import Arithmetic
-from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.products import greatest_words
 from cnncc.machine.values.regfile import HalfFault, PsumHalf, Values, Words

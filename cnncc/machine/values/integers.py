@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 from cnncc.arch.operations import MacOperation
+from cnncc.machine.mac_operations import keeps_greatest
 from cnncc.machine.values.addresses import Ints
 from cnncc.machine.values.arithmetic import Arithmetic, last
-from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.products import bound, bounds, dot, greatest_words, sum_of_words, sums_of_products
 from cnncc.machine.values.regfile import HalfFault, PsumHalf, Values, Words

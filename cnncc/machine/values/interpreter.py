@@ -17,8 +17,9 @@ import numpy.typing as npt
 from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, InstructionKind
+from cnncc.machine.instruction_sizes import ceil_div, commit_results, load_words
+from cnncc.machine.mac_operations import operands_of
 from cnncc.machine.program import LoopNode, Node
-from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Descriptors, Grid, Index, Ints, axis_index
 from cnncc.machine.values.arithmetic import Arithmetic
@@ -28,7 +29,6 @@ from cnncc.machine.values.integers import Integers
 from cnncc.machine.values.loop_fetches import leading_fetches
 from cnncc.machine.values.loop_stores import trailing_stores
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
-from cnncc.machine.values.mac_operations import operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced

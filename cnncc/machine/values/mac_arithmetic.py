@@ -11,7 +11,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
-from cnncc.machine.times.durations import mac_operations, step_sums
+from cnncc.machine.instruction_sizes import mac_operations, step_sums
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.regfile import Half, HalfFault, PsumHalf, Values, Words
 from cnncc.machine.values.strided import Ints, Strided

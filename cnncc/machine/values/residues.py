@@ -23,10 +23,10 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.draws import MAXIMUM_START, PRIME, Draws
+from cnncc.machine.mac_operations import keeps_greatest
 from cnncc.machine.values.addresses import Ints
 from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.integers import less_zero
-from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.output_units import OutputUnit
 from cnncc.machine.values.products import bound, dot, sum_of_words, sums_of_products
 from cnncc.machine.values.regfile import PsumHalf, Values, Words

@@ -21,12 +21,12 @@ import numpy as np
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
+from cnncc.machine.instruction_sizes import ceil_div, commit_results, dma_words, load_words, step_sums
+from cnncc.machine.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.program import Leaf, LoopNode, Node, leaves
-from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words, step_sums
 from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
 from cnncc.machine.values.loop_fetches import FetchedWords, WordReader, leading_fetches
 from cnncc.machine.values.loop_stores import IterationWrites, by_iteration, is_still, trailing_stores
-from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, Place, ends, fill, overlap
 from cnncc.machine.values.regfile import Words
 from cnncc.machine.values.strided import Strided

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from cnncc.isa.table import MOVING_WORDS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
-from cnncc.machine.times.durations import commit_results, dma_words, load_words, mac_operations
+from cnncc.machine.instruction_sizes import commit_results, dma_words, load_words, mac_operations
 from cnncc.machine.values.regfile import HalfFault
 
 # The fixed cost of an instruction, in words or operations of array work that take as long.
