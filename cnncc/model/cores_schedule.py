@@ -19,6 +19,7 @@ from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_schedule import CoreSchedule, core_schedule
 from cnncc.model.layer_schedule import ChannelNotes
 from cnncc.model.occupancy import transfer
+from cnncc.model.program_schedule import DESCRIPTORS_OF_TRANSFER
 from cnncc.model.timed_program import (
     ALWAYS,
     ARRAY,
@@ -40,7 +41,6 @@ from cnncc.model.timed_program import (
 from cnncc.model.timeline import Timeline, TimelineMachine, idle_state, predicted_cycles
 from cnncc.model.transfers import tokens_of
 
-DESCRIPTORS = 2  # of a transfer: of the DRAM side and of the GLB side
 OF_FRAMES = 8  # descriptors of images and results, on both sides, each with a step from frame to frame
 WAIT_FOR_ALL = Wait(tuple(range(len(ENGINES))), 0)  # `halt`
 
@@ -108,7 +108,7 @@ def _dma(
         for transfers in group.transfers:
             # A core has one semaphore for its weights, which core 0 gives by a number of its own.
             own = [task._replace(gives=tuple(Token(HALVES + semaphore) for _ in task.gives)) for task in transfers]
-            nodes += [SequencerCycles(DESCRIPTORS * len(own)), *own]
+            nodes += [SequencerCycles(DESCRIPTORS_OF_TRANSFER * len(own)), *own]
     image = _moved("activations", plan.image, arch, Semaphore.INPUT_FREE, Semaphore.IFMAP_FULL)
     result = _moved("results", plan.result, arch, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
     result = result._replace(gives=(*result.gives, Token(RESULT, ALWAYS)))

@@ -37,7 +37,7 @@ from cnncc.model.timeline import Timeline, TimelineMachine, idle_state, predicte
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch
 
 MOST_COPIES = 6  # of a part: each takes two of the 16 descriptors
-DESCRIPTORS_OF_COPY = 2  # of the DRAM side and of the GLB side
+DESCRIPTORS_OF_TRANSFER = 2  # of the DRAM side and of the GLB side
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     match part:
         case CopyPart():
             moved = "activations" if part.direction == "in" else "results"
-            head = SequencerCycles(DESCRIPTORS_OF_COPY)
+            head = SequencerCycles(DESCRIPTORS_OF_TRANSFER)
             copied = [node for words in part.words for node in (head, transfer(moved, words, arch))]
             return LayerSchedule((*copied, Wait((DMA,))), ())
         case HostPart():
@@ -132,6 +132,7 @@ def _drains(follows: Part | None) -> bool:
 def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Node, ...]:
     """A layer with transfers for the next one, each with two descriptors.
 
+    `passes/array_prefetch.py` places them by the same rule in the program. tests/test_predict.py compares the counters.
     Their place is, by the first case that holds:
 
         both buffers would be full               behind the node that frees the first
@@ -140,7 +141,7 @@ def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Nod
     """
     if not prefetched:
         return nodes
-    carried = tuple(node for fetch in prefetched for node in (SequencerCycles(DESCRIPTORS_OF_COPY), fetch.task))
+    carried = tuple(node for fetch in prefetched for node in (SequencerCycles(DESCRIPTORS_OF_TRANSFER), fetch.task))
     head = 0
     while head < len(nodes) and (isinstance(nodes[head], SequencerCycles) or _is_transfer(nodes[head]) or head == 1):
         head += 1  # the settings of the output units are the second

@@ -15,7 +15,7 @@
 // RUN: not cnncc opt %s -p 'nest-assign-mapping{arch=spatial-8x8 mapping="k > x"}' 2>&1 | filecheck %s --check-prefix LOOP
 // LOOP: cnncc: nest-assign-mapping: {{.*}}'x'
 // RUN: not cnncc opt %s -p 'nest-assign-mapping{arch=seed-8x8 dataflow=rs layer=conv0}' 2>&1 | filecheck %s --check-prefix SOUTH
-// SOUTH: cnncc: nest-assign-mapping: layer 'conv0': r is reduced down the rows, but this array has no links.south: an array with links.south = true, or r in time
+// SOUTH: cnncc: nest-assign-mapping: layer 'conv0': r is reduced down the rows, but this array has no links.south: another dataflow than rs
 
 func.func @main(%x: tensor<1x3x7x5xi16>) {
   // CHECK: nest.layer "mac" %x weights @w
