@@ -71,8 +71,8 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         lambda: model([node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(NODES)]),
         f"the graph: nodes {NODES:,}, the limit is 50,000: split the model",
     ),
-    "rows": (lambda: model([conv()], (1, 3, MANY, 8)), "input 'x' has 51539607552 elements"),
-    "batch": (lambda: model([conv()], (MANY, 3, 8, 8)), "a batch of at most 1398101 fits"),
+    "rows": (lambda: model([conv()], (1, 3, MANY, 8)), "input 'x': elements 51,539,607,552, the limit"),
+    "batch": (lambda: model([conv()], (MANY, 3, 8, 8)), "the limit is 134,217,728: a batch of at most 699,050"),
     "pads": (lambda: model([conv(pads=[MANY] * 4)]), "Conv node 'conv': pads 2,147,483,648, the limit is 1,048,576"),
     "small pads": (lambda: model([conv(pads=[1 << 20] * 4)]), "value 'y': elements "),
     "kernel": (

@@ -88,21 +88,27 @@ def _loops(
                 yield from _loops(inner, constants, trips)
 
 
-def check_values(model: ModelProto, path: Path, batch: int) -> None:
-    """The number of elements of each value whose shape is known. Raises Refusal for that with the most of too many.
+def check_values(model: ModelProto, path: Path) -> None:
+    """The number of elements of each value whose shape is known. Raises Refusal for one that has too many.
 
-    batch: images at a time. Values whose leading dim it is have fewer elements in a smaller batch.
+    This is the first one of which an image has too many, else that of which a batch has the most. The leading dim of
+    the inputs is the batch.
     """
-    sizes = {
-        value.name: [max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
-        if value.type.HasField("tensor_type")
-    }
-    name = max(sizes, key=lambda each: prod(sizes[each]), default="")
+    sizes = dict[str, tuple[int, ...]]()
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        if value.type.HasField("tensor_type"):
+            sizes[value.name] = tuple(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
+    inputs = {value.name for value in model.graph.input}
+    batches = {dims[0] for name, dims in sizes.items() if name in inputs and dims}
+
+    def of_image(dims: tuple[int, ...]) -> int:
+        return prod(dims[1:] if dims and dims[0] in batches else dims)
+
+    first = next((name for name, dims in sizes.items() if of_image(dims) > MOST_ELEMENTS), "")
+    name = first or max(sizes, key=lambda each: prod(sizes[each]), default="")
     if name and (elements := prod(sizes[name])) > MOST_ELEMENTS:
-        most = MOST_ELEMENTS // (elements // batch) if sizes[name][:1] == [batch] else 0
-        help_ = f"a batch of at most {most:,}" if most else "a smaller image"
-        where = f"input '{name}'" if any(name == value.name for value in model.graph.input) else f"value '{name}'"
+        help_ = "a smaller image" if first else f"a batch of at most {MOST_ELEMENTS // of_image(sizes[name]):,}"
+        where = f"{'input' if name in inputs else 'value'} '{name}'"
         raise _refusal(path, where, "elements", elements, MOST_ELEMENTS, help_)
 
 
