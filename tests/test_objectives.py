@@ -24,7 +24,8 @@ from cnncc.dialects._mapping_text import parse
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.mapper.arrays import ILLEGAL
+from cnncc.mapper.arrays import ILLEGAL, stable_order
+from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import LayerChoice, best_choices
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.effort import USUAL, Effort
@@ -244,6 +245,32 @@ def test_a_front_looks_at_slow_points_unless_cycles_are_the_objective(
         for each in (prices, prices._replace(wide=False))
     )
     assert wide and near and wide.front[0].cost < 0.95 * near.front[0].cost
+
+
+def test_only_layers_far_from_the_ideal_have_the_second_look() -> None:
+    """FRONT-1. Without the second look for any layer a small one takes more energy; CONV takes the same with it."""
+    small, arch = convolution(10, 6, 7, 3), load_arch("spatial-8x8")
+    costs = list[float]()
+    for task in (SearchTask(small, arch, GlbBudget(8192)), SearchTask(CONV, ARCH, GlbBudget(65536, STREAMED))):
+        prices = Objective("energy").prices(task.arch)
+        usual, near, far = (
+            replace(task, prices=prices, effort=replace(USUAL, front_far=each)).search()
+            for each in (USUAL.front_far, inf, 0.0)
+        )
+        assert usual and near and far
+        is_far = usual.front[-1].cycles > USUAL.front_far * ideal_cycles(task.shape, task.arch)
+        assert usual.front == (far if is_far else near).front
+        costs.append(usual.front[0].cost / near.front[0].cost)
+    assert costs[0] < 0.95 and costs[1] == 1
+
+
+@pytest.mark.parametrize("most", [1, 5, 1 << 20, 1 << 61])
+def test_a_stable_order_is_that_of_argsort(most: int) -> None:
+    """Keys of 2^61 and places have no room in 64 bits together."""
+    rng = np.random.default_rng(SEED)
+    for count in (0, 1, 2, 1000):
+        keys = rng.integers(0, most, count, endpoint=True)
+        assert stable_order(keys).tolist() == np.argsort(keys, kind="stable").tolist()
 
 
 def test_a_search_goes_on_where_much_less_may_do() -> None:

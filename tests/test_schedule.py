@@ -496,7 +496,7 @@ def test_schedule_of_resnet(tmp_path: Path) -> None:
 def test_a_dataflow_that_the_array_has_no_links_for_names_what_helps(tmp_path: Path) -> None:
     options = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--arch", "seed-4x4", "--dataflow", "nlr")
     first, *others = refused("compile", *options, "-o", tmp_path / "x.cnb").splitlines()
-    assert first == "cnncc: nest-assign-mapping: the dataflow: 4 problems"
+    assert first == "cnncc: nest-assign-mapping: the mapping of all layers: 4 problems"
     what = "c is reduced down the rows, but this array has no links.south: another dataflow than nlr"
     assert [" ".join(line.split()) for line in others] == [f"{layer} {what}" for layer in ("c2", "f1", "f2", "f3")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.onnx_attrs import attribute_graphs
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
     Bodies = Mapping[tuple[str, str], FunctionProto]
 
@@ -88,18 +88,19 @@ def _loops(
                 yield from _loops(inner, constants, trips)
 
 
-def check_values(model: ModelProto, path: Path) -> None:
+def check_values(graph: GraphProto, inputs: Sequence[ValueInfoProto], path: Path) -> None:
     """The number of elements of each value whose shape is known. Raises Refusal for one that has too many.
 
-    This is the first one of which an image has too many, else that of which a batch has the most. The leading dim of
-    the inputs is the batch.
+    This is the first one of which an image has too many, else that of which a batch has the most.
+
+    inputs: those that a user feeds. Their leading dim is the batch.
     """
     sizes = dict[str, tuple[int, ...]]()
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+    for value in (*inputs, *graph.value_info, *graph.output):
         if value.type.HasField("tensor_type"):
             sizes[value.name] = tuple(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
-    inputs = {value.name for value in model.graph.input}
-    batches = {dims[0] for name, dims in sizes.items() if name in inputs and dims}
+    fed = {value.name for value in inputs}
+    batches = {dims[0] for name, dims in sizes.items() if name in fed and dims}
 
     def of_image(dims: tuple[int, ...]) -> int:
         return prod(dims[1:] if dims and dims[0] in batches else dims)
@@ -108,7 +109,7 @@ def check_values(model: ModelProto, path: Path) -> None:
     name = first or max(sizes, key=lambda each: prod(sizes[each]), default="")
     if name and (elements := prod(sizes[name])) > MOST_ELEMENTS:
         help_ = "a smaller image" if first else f"a batch of at most {MOST_ELEMENTS // of_image(sizes[name]):,}"
-        where = f"{'input' if name in inputs else 'value'} '{name}'"
+        where = f"{'input' if name in fed else 'value'} '{name}'"
         raise _refusal(path, where, "elements", elements, MOST_ELEMENTS, help_)
 
 

@@ -52,7 +52,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> Mode
     _check_attributes(model, path)
     _fix_shapes(model, path, batch, refusals)
     inferred = _inferred(model, path)
-    check_values(inferred, path)
+    check_values(inferred.graph, graph_inputs(inferred.graph), path)
     return inferred
 
 

@@ -71,8 +71,8 @@ def _check(layers: Sequence[LayerOp], candidates: Candidates) -> None:
         says = f"{finding.numbers}: {finding.text}" if finding.resource else finding.text
         finding = replace(finding, where=one_line(finding.where, 80))
         refusals.add(Refusal(f"{candidates.name}: layer '{finding.where}': {says}", finding))
-    has_schedule = candidates.schedule.entries or candidates.schedule.outputs
-    refusals.raise_any(f"{candidates.name}: the {'schedule' if has_schedule else 'dataflow'}")
+    given = "schedule" if candidates.schedule.entries or candidates.schedule.outputs else "mapping of all layers"
+    refusals.raise_any(f"{candidates.name}: the {given}")
 
 
 def _near_label(name: str, known: Sequence[str]) -> str:
