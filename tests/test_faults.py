@@ -118,6 +118,15 @@ def test_a_file_is_never_seen_in_parts(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_file_that_another_process_finishes_meanwhile_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed, and gone when it is looked at."""
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([folder / ".unfinished-file-1"]))
+    write_atomically(tmp_path / "file", b"whole")
+    assert (tmp_path / "file").read_bytes() == b"whole"
+
+
 def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
     old, new, others = (tmp_path / f".unfinished-{name}" for name in ("file-1", "file-2", "files-3"))
     for path in (old, new, others):

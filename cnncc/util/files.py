@@ -6,6 +6,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cnncc.errors import Refusal
@@ -64,8 +65,10 @@ def unfinished(path: Path) -> Path:
     """A new name beside a file, under which to write it. Old ones, of killed processes, are removed. Raises OSError."""
     prefix = f".unfinished-{path.name}-"
     for left in path.parent.iterdir():
-        if left.name.startswith(prefix) and time.time() - left.stat().st_mtime > OLD_S:
-            left.unlink(missing_ok=True)
+        if left.name.startswith(prefix):
+            with suppress(FileNotFoundError):  # its process has finished it
+                if time.time() - left.stat().st_mtime > OLD_S:
+                    left.unlink()
     return path.with_name(f"{prefix}{secrets.token_hex(4)}{path.suffix}")  # numpy looks at the suffix
 
 
