@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import pytest
+
+from cnncc.arch.model import Arch
 from cnncc.mapper import cached_search, layer_search, search
 from cnncc.mapper.effort import Effort
+from cnncc.mapper.search import Result
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling import residency, smaller_budgets
 from cnncc.util import processors
-
-if TYPE_CHECKING:
-    import pytest
 
 SHORTEST = {"front_tiles": 0, "more": 1}
 SHORT = Effort(points=20, tiles=100, runs=2, streamed_points=10, streamed_tiles=100, patience=2, few_runs=2, **SHORTEST)
@@ -20,9 +22,15 @@ SHORT_FRONTS = replace(SHORT, front_tiles=10, front_in_vain=2)
 NO_END = 1 << 30
 ENDLESS = Effort(
     streamed_points=NO_END, streamed_tiles=NO_END, patience=NO_END, few_runs=NO_END, twins=NO_END, one_point=NO_END,
-    alike=NO_END, turned=True,
+    alike=NO_END,
 )  # fmt: skip
-"""A search with streamed operands ends by itself."""
+
+
+def of_whole_space(shape: LayerShape, arch: Arch, budget: GlbBudget) -> Result | None:
+    """The best of the whole space: a search that ends by itself, and looks at tiles with h and w exchanged, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "rows_are_columns", lambda shape: False)
+        return search.search(shape, arch, budget, effort=ENDLESS)
 
 
 def search_with(patch: pytest.MonkeyPatch, effort: Effort) -> None:

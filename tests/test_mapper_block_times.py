@@ -415,8 +415,8 @@ def test_blocks_are_those_that_a_walk_over_them_meets(streamed: set[str]) -> Non
     blocks = Blocks(shape, ARCH, budget, Tiles(FORMS[0], 1, 1, 1, 4))
     values = {
         name: np.broadcast_to(getattr(blocks, name), blocks.shaped)
-        for name in ("results", "full", "images", "moved_image", "image", "outputs", "last_results", "turns", "moved")
-        + ("share_of_last", "in_a_row", "legal", "least_words")
+        for name in ("results", "full", "images", "moved_image", "image", "outputs", "last_results", "outer_trips")
+        + ("moved", "share_of_last", "in_a_row", "legal", "least_words")
     }  # fmt: skip
     values["fetched"] = np.broadcast_to(blocks.fetched(blocks.moved_image), blocks.shaped)
     seen = 0
@@ -456,7 +456,7 @@ def test_blocks_are_those_that_a_walk_over_them_meets(streamed: set[str]) -> Non
             "image": words(h, w) * has_image,
             "outputs": k * h * w,
             "last_results": prod(sizes[-1]),
-            "turns": len(sides[outermost]),
+            "outer_trips": len(sides[outermost]),
             "moved": moved + results,
             "share_of_last": sum(map(prod, last)) / 120,
             "in_a_row": min(runs),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from examples import SEED, examples
 from nest_cases import layer_of
-from searches import ENDLESS
+from searches import of_whole_space
 from test_conv_grid import unmapped
 from test_dataflows import draw
 from test_mapper_search import with_pong
@@ -32,7 +32,7 @@ from cnncc.mapper.combinations import Combinations, combinations_below
 from cnncc.mapper.objective import NOTHING
 from cnncc.mapper.prices import array_energy
 from cnncc.mapper.search import search
-from cnncc.mapper.space import FORMS, BlockPlan, Numbers, Point, forms_of, mapping_of, numbers, point, shared
+from cnncc.mapper.space import FORMS, BlockPlan, Numbers, Point, block_distributed, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import table
 from cnncc.mapper.tiles import tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
@@ -306,7 +306,7 @@ def test_results_do_not_hold_up_slices() -> None:
     """
     shape = LayerShape("mac", Sizes(1, 512, 512, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
     assert (found := search(shape, load_arch("spatial-16x16"), MOVING)) and found.cycles <= 209_810
-    found = search(shape, load_arch("spatial-16x16"), MOVING, effort=ENDLESS)
+    found = of_whole_space(shape, load_arch("spatial-16x16"), MOVING)
     assert found is not None and found.least == found.cycles == 209_606
 
 
@@ -461,7 +461,8 @@ def test_bounds_of_all_combinations_are_those_of_points_whose_loops_divide(overl
     seen = Counter[str]()
     for everything, found, i, bound in dividing(arch, 150):
         shape, first = everything.shape, {dim: parts[0] for dim, parts in bound.parts.items()}
-        tiled = shape.window.dilation[0] == 1 and not shared(found.form, "h")  # else rows that PEs share are a bound
+        # Else rows that PEs share are a bound.
+        tiled = shape.window.dilation[0] == 1 and not block_distributed(found.form, "h")
         if not (tiled or first["r"].rows == 1 or first["h"].rows * first["h"].cols == 1):
             continue
         compute, least = int(found.cycles[i]), int(found.least[i])
@@ -488,7 +489,7 @@ def test_estimates_of_energy_are_the_model_s_where_loops_divide() -> None:
     seen = Counter[str]()
     for everything, found, i, bound in dividing(arch, 30):
         shape, first = everything.shape, {dim: parts[0] for dim, parts in bound.parts.items()}
-        alike = shape.window.stride[0] == shape.window.dilation[0] and not shared(found.form, "h")
+        alike = shape.window.stride[0] == shape.window.dilation[0] and not block_distributed(found.form, "h")
         if not (alike or first["r"].rows == 1 or first["h"].rows * first["h"].cols == 1):
             continue  # which rows PEs share is not counted
         mapping = mapping_of(shape, arch, bound.at, BlockPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w))

@@ -22,7 +22,7 @@ import pytest
 from conv_grid_cases import Case
 from examples import SEED, examples
 from nest_cases import layer_of
-from searches import ENDLESS
+from searches import of_whole_space
 from test_conv_grid import instructions_of, lowered, unmapped
 from test_dataflows import Drawn, arch_toml, draw
 from test_predict import check_mapping
@@ -505,7 +505,7 @@ def check(
     machine, seen = Machine(case, arch, folder), Counter[str]()
     there = sum(prod(dims) for name, dims in shapes(case).items() if name not in streamed)
     budget = GlbBudget(arch.glb.words - there, streamed, tight=tight)
-    found = search(machine.shape, arch, budget, effort=ENDLESS if streamed or tight else USUAL)
+    found = (of_whole_space if streamed or tight else search)(machine.shape, arch, budget)
     assert found is not None and found.least == found.cycles, (case, arch, found)
     assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
     space, without = dict[Mapping, list[list[Mapping]]](), dict[Mapping, None]()  # with those that come before each

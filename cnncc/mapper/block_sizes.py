@@ -65,12 +65,17 @@ class BlockSizes(NamedTuple):
     full: Counts
 
 
+def has_one_start(budget: GlbBudget) -> bool:
+    """Whether residual or output alone is streamed: a commit has one start for both."""
+    return budget.residual and len(budget.streamed & {"output", "residual"}) == 1
+
+
 def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
     """Which of k, h and w blocks may cut."""
     streamed = budget.streamed
-    alone = budget.residual and len(streamed & {"output", "residual"}) == 1  # one start of a commit is for both
+    by_k = budget.tight or (not has_one_start(budget) and (shape.channelwise or "output" in streamed))
     cut = {
-        "k": shape.shuffle == 1 and (budget.tight or not alone and (shape.channelwise or "output" in streamed)),
+        "k": shape.shuffle == 1 and by_k,
         "h": True,
         "w": not shape.per_position,
     }

@@ -250,10 +250,11 @@ class BlockTimes:
         if cut and bound.depends_on_blocks:
             engines = np.maximum(self.loading(), committing)
             array = np.maximum(compute + self.waits() + drain, sums + leaves)
-            least = bound.views() + comes + np.maximum(array, engines)
+            least = bound.descriptors + comes + np.maximum(array, engines)
         else:
             waits = 0 if cut else bound.waits
-            least = np.maximum(bound.fill(comes) + np.maximum(compute + waits + drain, sums + leaves), bound.engines)
+            array = np.maximum(compute + waits + drain, sums + leaves)
+            least = np.maximum(bound.fill_behind(comes) + array, bound.engines)
         beside = np.maximum(self.buffers_of_results(), bound.head + blocks.round_trips)
         return np.maximum(least, beside)
 
@@ -321,7 +322,7 @@ class BlockTimes:
         if "residual" not in blocks.budget.streamed or "ifmap" in blocks.budget.streamed:
             return NONE
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
-        return np.maximum(comes - self.held_sums - bound.start, 0)
+        return np.maximum(comes - self.held_sums - bound.fill, 0)
 
     def buffers_of_results(self) -> PerPlan:
         """BOUND-13. head + (commits + commit latencies + D(results) + N · λ) / 2, with N blocks of results.

@@ -79,16 +79,16 @@ class BlockTransfers:
     def _weights_of_last(self, stage: Weights) -> PerPlan:
         """The share of all streamed weights that comes in the last iteration, at least."""
         blocks = self.blocks
-        turns, share = 1 / blocks.turns, blocks.share_of_last
+        share, equal = blocks.share_of_last, 1 / blocks.outer_trips
         tiled = not {"h", "w"}.isdisjoint(self.bound.at.form.order.partition("|")[0])
-        inside = np.minimum(share, turns) if tiled else turns
-        inside = np.maximum(inside, turns * (stage.place == StagePlace.IN_BLOCK))
+        inside = np.minimum(share, equal) if tiled else equal
+        inside = np.maximum(inside, equal * (stage.place == StagePlace.IN_BLOCK))
         return np.where(blocks.k_outermost, share, np.where(stage.place == StagePlace.IN_K_BLOCK, 0, inside))
 
     @cached_property
     def _between_blocks(self) -> int:
         """e · λ + turn: from the last macro-instruction of block b to the first of block b + 2, beside transfers."""
-        return self.dram.latency_cycles * (1 + ("residual" in self.streamed)) + self.bound.between()
+        return self.dram.latency_cycles * (1 + ("residual" in self.streamed)) + self.bound.turn
 
     @cached_property
     def _end_words(self) -> PerPlan:
@@ -169,7 +169,7 @@ class BlockTransfers:
             return NONE
         k_full, h_full, w_full = blocks.full_sides
         results = blocks.outputs // blocks.k.sizes[blocks.kk] * blocks.k.last[blocks.kk]
-        comes = (results + blocks.image + stage.buffer) // self.wpc + self.dram.latency_cycles + self.bound.between()
+        comes = (results + blocks.image + stage.buffer) // self.wpc + self.dram.latency_cycles + self.bound.turn
         rows = np.where(blocks.w.number[blocks.ww] == w_full, 1, h_full)
         images = self.bound.times * np.maximum(h_full * w_full - rows - 1, 0)
         inside = blocks.double & ~blocks.sliced & ~blocks.k_outside & (stage.part == 1) & (k_full > 1)

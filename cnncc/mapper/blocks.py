@@ -18,6 +18,7 @@ from cnncc.mapper.block_sizes import (
     block_tiles,
     channels_of_block,
     groups_inside,
+    has_one_start,
     least_params,
     positions_in_blocks,
     reach_of,
@@ -133,27 +134,26 @@ class Blocks:
         twice = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
         self.legal: Flags = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
         streamed, many = self.budget.streamed, self.results > 1
-        # A commit has one start for residual and output: alone, one moves in equal blocks of k, and has one buffer
-        # inside loops over n and k.
-        self.one_start = self.budget.residual and len(streamed & {"output", "residual"}) == 1
-        self.alone = self.one_start & (times * k_blocks > 1)
+        # Residual or output alone moves in equal blocks of k, and has one buffer inside loops over n and k.
+        self.one_start = has_one_start(self.budget)
+        self.in_one_buffer = self.one_start & (times * k_blocks > 1)
         beside = many & self.double if "ifmap" in streamed and "output" not in streamed else many
         if not self.budget.tight:
-            self.legal = self.legal & ~(self.alone & (self.double | beside))
+            self.legal = self.legal & ~(self.in_one_buffer & (self.double | beside))
         elif self.one_start:
             equal = self.group % self.k.sizes[self.kk] == 0
             at_one_place = (
                 self.k_outside | ~k_cut | self.shape.channelwise | ("output" in streamed or "ifmap" not in streamed)
             )
-            self.legal = self.legal & ~(self.double & self.alone) & equal & at_one_place
-        self.most_results: PerPlan = 1 + (beside & ~self.alone)
+            self.legal = self.legal & ~(self.double & self.in_one_buffer) & equal & at_one_place
+        self.most_results: PerPlan = 1 + (beside & ~self.in_one_buffer)
 
     def of_outermost(self, k: PerPlan, h: PerPlan, w: PerPlan) -> PerPlan:
         """The value k, h or w of the outermost loop over blocks. A loop over a single block does not count."""
         return self.k_outermost * k + self.h_outermost * h + ~(self.k_outermost | self.h_outermost) * w
 
     @cached_property
-    def turns(self) -> PerPlan:
+    def outer_trips(self) -> PerPlan:
         """Iterations of the outermost loop."""
         return self.of_outermost(*(side.number[at] for side, at in self._sides()))
 
@@ -172,7 +172,7 @@ class Blocks:
         h, w = (1 - each[at] * (side.number[at] - 1) / all_[at] for (each, all_), (side, at) in zip(
             (rows, cols), self._sides()[1:], strict=True
         ))  # fmt: skip
-        return self.of_outermost(self.share_of_last if self.shape.channelwise else 1 / self.turns, h, w)
+        return self.of_outermost(self.share_of_last if self.shape.channelwise else 1 / self.outer_trips, h, w)
 
     @cached_property
     def in_a_row(self) -> PerPlan:
@@ -187,9 +187,9 @@ class Blocks:
 
     def _may_be_sliced(self) -> bool:
         """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
-        alone = "residual" in self.budget.streamed and "output" not in self.budget.streamed
+        residual_alone = "residual" in self.budget.streamed and "output" not in self.budget.streamed
         outside = self.tiles.form.order.startswith("c") and not self.shape.channelwise
-        return outside and bool(np.any(self.tiles.c < self.shape.sizes.c)) and not alone
+        return outside and bool(np.any(self.tiles.c < self.shape.sizes.c)) and not residual_alone
 
     def _count_words(self) -> None:
         """Words: of all buffers; of all transfers, of the ifmap's, of a block of it; before and after all blocks."""
@@ -339,7 +339,7 @@ class Blocks:
             weights = np.where(params + count * results + weights * slice_ <= budget, weights, 1)
         some = stage.part is None or stage.buffer < self.shape.weight_words
         fit = self.legal & some & (params + count * results + weights * slice_ <= budget)
-        doubled = ~self.alone & (count == self.most_results) & (stage.part is None or weights > 1)
+        doubled = ~self.in_one_buffer & (count == self.most_results) & (stage.part is None or weights > 1)
         return Buffers(count, weights, slices, fit, doubled & (self.groups_inside == 1))
 
     def refills(self, held: int) -> PerPlan:

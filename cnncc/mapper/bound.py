@@ -7,7 +7,7 @@ COMMIT-6). No bound is above the cycles of `timeline.py`. docs/mapper.md defines
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from math import prod
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import even_sets
 from cnncc.mapper.arrays import Flags, PerPlan
-from cnncc.mapper.space import Chain, Point, shared, steps_in_lanes, steps_of
+from cnncc.mapper.space import Chain, Point, block_distributed, steps_in_lanes, steps_of
 from cnncc.mapper.tiles import tiles_of
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.occupancy import ceil_div
+from cnncc.model.occupancy import ceil_div, load_work
 from cnncc.model.register_files import positions, shared_columns
 
 
@@ -114,61 +114,51 @@ def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
     return max(shape.operations // (pes * arch.pe.lanes), shape.results // min(units, arch.glb.words_per_cycle))
 
 
-class _Durations:
-    """What `Durations` keeps."""
+def _weight_load(arch: Arch, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
+    """One load of weights."""
+    return load_work(arch, k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)[1]
 
-    def __init__(self, shape: LayerShape, arch: Arch, residual: bool) -> None:
-        self.shape, self.arch, self.residual = shape, arch, residual
 
-    def _load(self, words: int, places: int, in_row: int) -> int:
-        """LOAD-2: `words` to each of `places` groups of PEs, `in_row` of which are in one row."""
-        arch = self.arch
-        write = ceil_div(words, arch.pe.words_per_cycle)
-        return max(
-            ceil_div(words * places, arch.glb.words_per_cycle), in_row * ceil_div(words, arch.bus.burst_words), write
-        )
+def _ifmap_load(
+    shape: LayerShape, arch: Arch, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart,
+    lanes: int, tiled: bool,
+) -> int:  # fmt: skip
+    """One load of the ifmap: the cheaper of loading all columns and having neighbours pass some on (MAC-6).
 
-    def weight_load(self, k: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
-        """One load of weights."""
-        return self._load(k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)
+    tiled: h is tiled, and not block-distributed.
+    """
+    window = shape.window
+    rows = positions(h.held, r.held, window.stride[0], window.dilation[0])[0]
+    columns = positions(w.held, s.held, window.stride[1], window.dilation[1])[0]
+    down = {i * h.held * h.cols * window.stride[0] + j * r.held * window.dilation[0]
+            for i in range(h.rows) for j in range(r.rows)}  # fmt: skip
+    ys = len({a + b * h.held * window.stride[0] for a in down for b in range(h.cols)})
+    if not tiled:  # sums of any steps are at least so many
+        ys = h.rows * h.cols + r.rows - 1
+    channels = c.held * (k.held if shape.channelwise else 1)
+    own = (k.rows, k.cols) if shape.channelwise else (1, 1)
+    places, in_row = ys * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
+    whole = load_work(arch, rows * columns * channels, places, in_row)[1]
+    passed = shared_columns(shape, arch, s.held, w.held) if w.cols > 1 and lanes == 1 else 0
+    if not passed:
+        return whole
+    fresh = load_work(arch, rows * (columns - passed) * channels, places, in_row)[1]
+    edge = load_work(arch, rows * passed * channels, places // w.cols, in_row // w.cols)[1]
+    return min(whole, fresh + edge)
 
-    def ifmap_load(
-        self, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart, lanes: int, tiled: bool
-    ) -> int:
-        """One load of the ifmap: the cheaper of loading all columns and having neighbours pass some on (MAC-6).
 
-        tiled: h is tiled, and not block-distributed.
-        """
-        window, shape = self.shape.window, self.shape
-        rows = positions(h.held, r.held, window.stride[0], window.dilation[0])[0]
-        columns = positions(w.held, s.held, window.stride[1], window.dilation[1])[0]
-        down = {i * h.held * h.cols * window.stride[0] + j * r.held * window.dilation[0]
-                for i in range(h.rows) for j in range(r.rows)}  # fmt: skip
-        ys = len({a + b * h.held * window.stride[0] for a in down for b in range(h.cols)})
-        if not tiled:  # sums of any steps are at least so many
-            ys = h.rows * h.cols + r.rows - 1
-        channels = c.held * (k.held if shape.channelwise else 1)
-        own = (k.rows, k.cols) if shape.channelwise else (1, 1)
-        places, in_row = ys * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
-        whole = self._load(rows * columns * channels, places, in_row)
-        passed = shared_columns(shape, self.arch, s.held, w.held) if w.cols > 1 and lanes == 1 else 0
-        if not passed:
-            return whole
-        fresh = self._load(rows * (columns - passed) * channels, places, in_row)
-        edge = self._load(rows * passed * channels, places // w.cols, in_row // w.cols)
-        return min(whole, fresh + edge)
-
-    def commit(self, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart, partial: bool) -> int:
-        """One commit (COMMIT-3, COMMIT-6)."""
-        arch, shape = self.arch, self.shape
-        together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
-        sums = k.held * h.held * w.held
-        results = k.rows * h.rows * cols * sums
-        channels = 0 if shape.per_position else k.rows * k.cols * k.held
-        words = results * (1 + self.residual + 2 * arch.words_per_sum * partial)
-        words += shape.params * arch.words_per_param * channels
-        units = ceil_div(results, cols * arch.commit.units_per_column)
-        return max(units, ceil_div(words, arch.glb.words_per_cycle)) + together - 1
+def _commit(
+    shape: LayerShape, arch: Arch, residual: bool, k: LoopPart, h: LoopPart, w: LoopPart, c: LoopPart, r: LoopPart,
+    partial_sums: bool,
+) -> int:  # fmt: skip
+    """One commit (COMMIT-3, COMMIT-6)."""
+    together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
+    results = k.rows * h.rows * cols * k.held * h.held * w.held
+    channels = 0 if shape.per_position else k.rows * k.cols * k.held
+    words = results * (1 + residual + 2 * arch.words_per_sum * partial_sums)
+    words += shape.params * arch.words_per_param * channels
+    units = ceil_div(results, cols * arch.commit.units_per_column)
+    return max(units, ceil_div(words, arch.glb.words_per_cycle)) + together - 1
 
 
 class Durations:
@@ -177,10 +167,9 @@ class Durations:
     def __init__(self, shape: LayerShape, arch: Arch, residual: bool) -> None:
         self.shape, self.arch, self.residual = shape, arch, residual
         self.extent = {dim: shape.sizes.of(dim) for dim in "khwcrs"} | {"k": shape.tiled_together}
-        computed = _Durations(shape, arch, residual)
-        self.weight_load = cache(computed.weight_load)
-        self.ifmap_load = cache(computed.ifmap_load)
-        self.commit = cache(computed.commit)
+        self.weight_load = cache(partial(_weight_load, arch))
+        self.ifmap_load = cache(partial(_ifmap_load, shape, arch))
+        self.commit = cache(partial(_commit, shape, arch, residual))
 
 
 class Bound:
@@ -196,7 +185,7 @@ class Bound:
     # -- terms ---------------------------------------------------------------------------------------------------------
 
     def _ifmap(self, *parts: LoopPart) -> int:
-        return self.durations.ifmap_load(*parts, self.at.products, not shared(self.at.form, "h"))
+        return self.durations.ifmap_load(*parts, self.at.products, not block_distributed(self.at.form, "h"))
 
     def _weight(self, k: LoopPart, _h: LoopPart, _w: LoopPart, c: LoopPart, r: LoopPart, s: LoopPart) -> int:
         return self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
@@ -227,7 +216,8 @@ class Bound:
         """Loads of weights (W) or ifmap (I) that PEs hold."""
         return self.arch.pe.weight_halves if operand == "W" else self.arch.pe.ifmap_halves
 
-    def views(self) -> int:
+    @cached_property
+    def descriptors(self) -> int:
         """Instructions in front of the first transfer, at least: descriptors and the unit."""
         shape = self.shape
         return 2 + 2 * shape.is_mac + 2 * bool(shape.params) + self.residual + 1
@@ -235,7 +225,7 @@ class Bound:
     @cached_property
     def head(self) -> int:
         """Instructions in front of the first load, at least: those and the loops."""
-        return self.views() + sum(parts.has_loops for parts in self.parts.values())
+        return self.descriptors + sum(parts.has_loops for parts in self.parts.values())
 
     @cached_property
     def _first_ifmap(self) -> int:
@@ -243,16 +233,16 @@ class Bound:
         return self._ifmap(*self._first_parts) + self.arch.bus.latency_cycles
 
     @cached_property
-    def start(self) -> int:
-        """Fill: head + first load of weights + first load of the ifmap + bus latency."""
+    def fill(self) -> int:
+        """Head + first load of weights + first load of the ifmap + bus latency."""
         return self.head + self._weight(*self._first_parts) + self._first_ifmap
 
-    def fill(self, comes: PerPlan) -> PerPlan:
-        """Fill behind the first block's transfer: max(fill, descriptors + transfer + first load of the ifmap).
+    def fill_behind(self, comes: PerPlan) -> PerPlan:
+        """That behind the first block's transfer: max(fill, descriptors + transfer + first load of the ifmap).
 
         comes: cycles of that transfer, which the first load of weights does not wait for.
         """
-        return np.maximum(self.start, self.views() + comes + self._first_ifmap)
+        return np.maximum(self.fill, self.descriptors + comes + self._first_ifmap)
 
     @cached_property
     def drain(self) -> int:
@@ -260,8 +250,9 @@ class Bound:
         k, h, w, c, r, _ = self._last_parts
         return self.durations.commit(k, h, w, c, r, self.partial) + self.arch.commit.latency_cycles + 1
 
-    def between(self) -> int:
-        """Gap: commit latency + 1 + first load of the ifmap, from a block's end to what waits for its results."""
+    @cached_property
+    def turn(self) -> int:
+        """From a block's end to what waits for its results: commit latency + 1 + `_first_ifmap`."""
         return self._first_ifmap + self.arch.commit.latency_cycles + 1
 
     @cached_property
@@ -320,7 +311,7 @@ class Bound:
 
     def array(self, compute: int) -> int:
         """BOUND-1. fill + A + drain, with the stalls of BOUND-9. compute: A, the cycles of all macro-instructions."""
-        return self.start + compute + self.waits + self.drain
+        return self.fill + compute + self.waits + self.drain
 
     def sums(self, compute: int) -> int:
         """BOUND-23. (A + Σ (commit + commit latency)) / `psum_halves`: a half has sums until they are committed."""
@@ -335,7 +326,7 @@ class Bound:
         """
         first, last = self.first_last
         loads = self.head + self.loads() + self.arch.bus.latency_cycles + last + self.drain
-        return max(loads, self.start + first + self.commits() + self.arch.commit.latency_cycles + 1)
+        return max(loads, self.fill + first + self.commits() + self.arch.commit.latency_cycles + 1)
 
     def in_turn(self, compute: int) -> int:
         """BOUND-3. head + macro-instructions + A + Σ (load + 1 + bus latency) + Σ (commit + 1 + commit latency)."""
@@ -347,16 +338,16 @@ class Bound:
         """The bound of the point if it has one block: BOUND-1, BOUND-2 and BOUND-23, or BOUND-3 if nothing overlaps."""
         if not self.arch.sequencer.overlap:
             return self.in_turn(compute)
-        return max(self.array(compute), self.engines, self.start + self.sums(compute))
+        return max(self.array(compute), self.engines, self.fill + self.sums(compute))
 
     @cached_property
     def depends_on_blocks(self) -> bool:
         """Whether parts of PEs depend on the blocks: k, h or w is block-distributed (BOUND-5)."""
-        return any(shared(self.at.form, dim) for dim in "khw")
+        return any(block_distributed(self.at.form, dim) for dim in "khw")
 
     def in_blocks(self, compute: int) -> int:
         """The bound of the point in any blocks: BOUND-1 and BOUND-2; with BOUND-5, descriptors + A + 1."""
-        return self.views() + compute + 1 if self.depends_on_blocks else max(self.start + compute + 1, self.engines)
+        return self.descriptors + compute + 1 if self.depends_on_blocks else max(self.fill + compute + 1, self.engines)
 
     @cached_property
     def waits(self) -> int:

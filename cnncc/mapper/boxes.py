@@ -51,44 +51,44 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
     sizes, pe, window = shape.sizes, arch.pe, shape.window
     most_lanes = pe.lanes if shape.is_mac else 1
     image_words = pe.ifmap_words
-    for p in _numbers(shape.tiled_together, min(pe.psum_words, pe.weight_words if shape.is_mac else image_words), few):
+    for k in _numbers(shape.tiled_together, min(pe.psum_words, pe.weight_words if shape.is_mac else image_words), few):
         if shape.channelwise:
-            image_words = pe.ifmap_words // p
-        for z in _numbers(sizes.w, min(pe.max_pixels, pe.psum_words // p, image_words), few):
-            rows = min(pe.max_pixels // z, pe.psum_words // (p * z), image_words // z)
-            for zh in _numbers(sizes.h, rows, few) if has_rows(shape) else (1,):
-                own = _own_lanes(arch, p, z * zh)
-                for taps in _some(even_parts(sizes.r, sizes.r), few):
-                    for cols in _some(even_parts(sizes.s, sizes.s), few):
-                        image = positions(z, cols, window.stride[1], window.dilation[1])[0]
-                        image *= positions(zh, taps, window.stride[0], window.dilation[0])[0]
-                        whole = pe.ifmap_words // (image * (p if shape.channelwise else 1))
-                        in_turn = pe.pong_words and shared_columns(shape, arch, cols, z)
-                        extent = {"k": p, "w": z, "r": taps, "s": cols}
+            image_words = pe.ifmap_words // k
+        for w in _numbers(sizes.w, min(pe.max_pixels, pe.psum_words // k, image_words), few):
+            rows = min(pe.max_pixels // w, pe.psum_words // (k * w), image_words // w)
+            for h in _numbers(sizes.h, rows, few) if has_rows(shape) else (1,):
+                own = _own_lanes(arch, k, w * h)
+                for r in _some(even_parts(sizes.r, sizes.r), few):
+                    for s in _some(even_parts(sizes.s, sizes.s), few):
+                        image = positions(w, s, window.stride[1], window.dilation[1])[0]
+                        image *= positions(h, r, window.stride[0], window.dilation[0])[0]
+                        whole = pe.ifmap_words // (image * (k if shape.channelwise else 1))
+                        in_turn = pe.pong_words and shared_columns(shape, arch, s, w)
+                        extent = {"k": k, "w": w, "r": r, "s": s}
                         passed = most_channels(shape, arch, extent) if in_turn else whole
                         most = max(whole, passed)
                         if shape.is_mac:
-                            most = min(most, pe.weight_words // (p * taps * cols))
+                            most = min(most, pe.weight_words // (k * r * s))
                         if shape.channelwise:
                             most = min(most, 1)
-                        apart = z > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
-                        for q in _some(even_parts(sizes.c, most), few):
+                        apart = w > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
+                        for c in _some(even_parts(sizes.c, most), few):
                             # Columns of a kernel that lie apart are a counter of their own, of three (LEGAL-4).
-                            if apart and cols > 1 and taps * (1 if shape.channelwise else q) > 1 and p > 1:
+                            if apart and s > 1 and r * (1 if shape.channelwise else c) > 1 and k > 1:
                                 continue
-                            words = image * q * (p if shape.channelwise else 1)
-                            words += p * q * taps * cols * shape.is_mac
-                            channels = _lanes(sizes.c, q, 1 if shape.channelwise else most_lanes)
+                            words = image * c * (k if shape.channelwise else 1)
+                            words += k * c * r * s * shape.is_mac
+                            channels = _lanes(sizes.c, c, 1 if shape.channelwise else most_lanes)
                             for lanes in _some(channels, few):
-                                fits = q <= whole, q <= (passed if lanes == 1 else whole)
+                                fits = c <= whole, c <= (passed if lanes == 1 else whole)
                                 if any(fits):
-                                    yield p, z, zh, q, taps, cols, lanes, 1, 1, 1, words, *fits
-                            together = q <= whole and _window_lanes((q, taps, cols), most_lanes, apart)
+                                    yield k, w, h, c, r, s, lanes, 1, 1, 1, words, *fits
+                            together = c <= whole and _window_lanes((c, r, s), most_lanes, apart)
                             if together and prod(together) > channels[-1]:
-                                yield p, z, zh, q, taps, cols, *together, 1, words, True, True
-                            fits = q <= whole, q <= passed
+                                yield k, w, h, c, r, s, *together, 1, words, True, True
+                            fits = c <= whole, c <= passed
                             if own > 1 and any(fits):
-                                yield p, z, zh, q, taps, cols, 1, 1, 1, own, words, *fits
+                                yield k, w, h, c, r, s, 1, 1, 1, own, words, *fits
 
 
 def has_rows(shape: LayerShape) -> bool:
@@ -96,10 +96,10 @@ def has_rows(shape: LayerShape) -> bool:
     return shape.sizes.r == shape.sizes.s == 1 and not shape.channelwise
 
 
-def _own_lanes(arch: Arch, p: int, pixels: int) -> int:
+def _own_lanes(arch: Arch, k: int, pixels: int) -> int:
     """Output channels at a time, each with a sum of its own: all of the box, or as many as a PE has lanes (LEGAL-6)."""
-    lanes = min(arch.pe.lanes, p)
-    fits = arch.pe.lane_sums and p % lanes == 0 and psum_slots(arch, {"k": p, "w": pixels}, lanes) <= arch.pe.psum_words
+    lanes = min(arch.pe.lanes, k)
+    fits = arch.pe.lane_sums and k % lanes == 0 and psum_slots(arch, {"k": k, "w": pixels}, lanes) <= arch.pe.psum_words
     return lanes if fits else 1
 
 
@@ -115,11 +115,11 @@ def _window_lanes(box: tuple[int, int, int], most: int, apart: bool) -> tuple[in
 
 
 @lru_cache(maxsize=4096)
-def _lanes(channels: int, q: int, most: int) -> tuple[int, ...]:
-    """Products over c at a time, up to `most`: all boxes of q divide into them, or the last is a single step (LEGAL-6).
+def _lanes(channels: int, c: int, most: int) -> tuple[int, ...]:
+    """Products over c at a time, up to `most`: all boxes of c divide into them, or the last is a single step (LEGAL-6).
 
     The rest of the channels is in the last box.
     """
-    rest = channels % q
-    divide = (lanes for lanes in range(1, min(most, q) + 1) if q % lanes == 0)
+    rest = channels % c
+    divide = (lanes for lanes in range(1, min(most, c) + 1) if c % lanes == 0)
     return tuple(lanes for lanes in divide if rest % lanes == 0 or rest < lanes)

@@ -123,7 +123,7 @@ def best_choices(
 def _paths(layers: Sequence[Sequence[LayerChoice]], budgets: Sequence[int], arch: Arch) -> list[_Path]:
     """The front of paths through choices, by estimates, those with the fewest cycles first."""
     start = np.zeros((1, 2), np.int64)
-    firsts = [_Ends(np.array([_alone(each, arch)]), np.array([each.cost]), start) for each in layers[0]]
+    firsts = [_Ends(np.array([_first_cycles(each, arch)]), np.array([each.cost]), start) for each in layers[0]]
     ends = [firsts]
     for before, current, budget in zip(layers, layers[1:], budgets, strict=False):
         steps = np.array(_steps(tuple(before), tuple(current), budget, arch))
@@ -170,23 +170,23 @@ def _steps(
     which are the fastest, are run, and pairs with the first one. Of the others, more is the sum of both parts.
     """
 
-    def alone(a: LayerChoice, b: LayerChoice) -> int:
+    def own(a: LayerChoice, b: LayerChoice) -> int:
         return _estimate(b, a.plan is not None and a.words + b.prefetched_words <= budget, arch)
 
     def more(a: LayerChoice, b: LayerChoice) -> int:
-        return added_cycles(a, b, a.words + b.prefetched_words <= budget, arch) - alone(a, b)
+        return added_cycles(a, b, a.words + b.prefetched_words <= budget, arch) - own(a, b)
 
     first, second = before[0], current[0]
     if not any(waits(b, arch) for b in current):
         same = more(first, second)
-        return [[alone(a, b) + same for b in current] for a in before]
+        return [[own(a, b) + same for b in current] for a in before]
     of_before, of_current = [more(a, second) for a in before], [more(first, b) for b in current]
 
     def about(i: int, j: int) -> int:
         is_run = i < MOST_RUN and j < MOST_RUN
         return more(before[i], current[j]) if is_run else of_before[i] + of_current[j] - of_current[0]
 
-    return [[alone(a, b) + about(i, j) for j, b in enumerate(current)] for i, a in enumerate(before)]
+    return [[own(a, b) + about(i, j) for j, b in enumerate(current)] for i, a in enumerate(before)]
 
 
 def waits(current: LayerChoice, arch: Arch) -> bool:
@@ -210,7 +210,7 @@ def _labelled(label: str, plan: LayerPlan, prefetched: bool = False) -> LayerPla
     return replace(plan, label=label, prefetched=PREFETCHED if prefetched else frozenset())
 
 
-def _alone(first: LayerChoice, arch: Arch) -> int:
+def _first_cycles(first: LayerChoice, arch: Arch) -> int:
     """Cycles of the first layer: nothing of it is prefetched."""
     return _cycles((_labelled("before", first.plan),), arch) if first.plan else 0
 
@@ -222,7 +222,7 @@ def added_cycles(before: LayerChoice, current: LayerChoice, prefetched: bool, ar
     if before.plan is None:
         return _estimate(current, prefetched, arch)
     pair = _labelled("before", before.plan), _labelled("here", current.plan, prefetched)
-    return _cycles(pair, arch) - _alone(before, arch)
+    return _cycles(pair, arch) - _first_cycles(before, arch)
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import ILLEGAL, Amounts, Counts, Flags, stable_order
-from cnncc.mapper.space import Form, Numbers, numbers, shared
+from cnncc.mapper.space import Form, Numbers, block_distributed, numbers
 from cnncc.mapper.tables import EqualParts, LoopTable, LoopTables, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
@@ -46,58 +46,65 @@ class Combinations(NamedTuple):
 
 def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, LoopTables]:
     """The tables of all dimensions."""
-    sizes = numbers.shape.sizes
-    p, z, zh, q, taps, cols = numbers.in_box
+    sizes, shared = numbers.shape.sizes, {dim: block_distributed(form, dim) for dim in "khw"}
+    bk, bw, bh, bc, br, bs = numbers.in_box
     rows_k, rows_h, rows_c, rows_r = numbers.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = numbers.cols.max(axis=0).tolist()
     even = EqualParts.ABOUT if numbers.shape.is_mac else EqualParts.EXACTLY
     return {
-        "k": table(numbers.shape.tiled_together, rows_k, cols_k, p, True, shared(form, "k"), EqualParts.NOT, cut),
-        "h": table(sizes.h, rows_h, cols_h, zh, False, shared(form, "h"), EqualParts.NOT, cut),
-        "w": table(sizes.w, 1, cols_w, z, False, shared(form, "w"), EqualParts.NOT, cut),
-        "c": table(sizes.c, rows_c, 1, q, False, False, even),
-        "r": table(sizes.r, rows_r, 1, taps, False, False, even),
-        "s": table(sizes.s, 1, 1, cols, False, False, even),
+        "k": table(numbers.shape.tiled_together, rows_k, cols_k, bk, True, shared["k"], EqualParts.NOT, cut),
+        "h": table(sizes.h, rows_h, cols_h, bh, False, shared["h"], EqualParts.NOT, cut),
+        "w": table(sizes.w, 1, cols_w, bw, False, shared["w"], EqualParts.NOT, cut),
+        "c": table(sizes.c, rows_c, 1, bc, False, False, even),
+        "r": table(sizes.r, rows_r, 1, br, False, False, even),
+        "s": table(sizes.s, 1, 1, bs, False, False, even),
     }
 
 
-class _Bounds:
-    """Bounds of a form's combinations: unrollings of rows and columns, and boxes.
+class Bounds:
+    """Loops of a form's combinations, and their bounds.
 
-    They are given by their indices in `Numbers`, which are broadcast, as all arrays are. cut: blocks may have any size;
-    bounds hold for all of them then (BOUND-5).
+    A combination is given by the indices of its unrollings of rows and columns, and of its box, in `Numbers`. They are
+    broadcast, as all arrays are. cut: blocks may have any size; bounds hold for all of them then (BOUND-5).
+
+    - rows, cols: PEs of each dimension, axes `[k h c r, …]` and `[k h w, …]`
+    - bk bw bh bc br bs: indices in the box
+    - k h w c r s: trips in time, and indices that the boxes of all trips hold
+    - lanes, own_lanes: over c, r and s; over k
     """
 
     def __init__(
         self, numbers: Numbers, form: Form, cut: bool, of: dict[str, LoopTables], row: Counts, col: Counts, box: Counts
     ) -> None:
         self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
+        self.numbers, self.at = numbers, box
         boxes_of = numbers.boxes if self.arch.pe.lanes > 1 else numbers.boxes[:, :6]
         each = (numbers.rows, row), (numbers.cols, col), (boxes_of, box)
         self.rows, self.cols, boxes = (listed.T.take(at, axis=1) for listed, at in each)
-        self.p, self.z, self.zh, self.q, self.taps, cols, *lanes = boxes
-        self.words, self.fits = numbers.words.take(box), numbers.fits.T.take(box, axis=1)
+        self.bk, self.bw, self.bh, self.bc, self.br, self.bs, *lanes = boxes
         (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
         self.groups = _groups(self.shape)
-        self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)
-        c, r, self.s = of["c"].of(rc, 1, self.q), of["r"].of(rr, 1, self.taps), of["s"].of(1, 1, cols)
-        self.sums, self.trips_c = LoopTable(c.trips * r.trips, c.held * r.held), c.trips
-        self.lanes: Amounts | int = 1  # over c, r and s
-        self.own_lanes: Amounts | int = 1
-        self.terms: Amounts = self.sums.held * self.s.held  # steps of a sum
-        if lanes:
-            (*over, self.own_lanes), each_of = lanes, ((c, self.q), (r, self.taps), (self.s, cols))
-            self.lanes = prod(over)
-            # What lanes take as a whole is one step, a smaller rest too; else they divide all parts but such a rest.
-            by_c, by_r, by_s = (np.where(by == size, loop.trips, np.ceil(loop.held / by))
-                                for by, (loop, size) in zip(over, each_of, strict=True))  # fmt: skip
-            self.terms = by_c * by_r * by_s
-        self.taps_w = cols
+        self.k, self.h, self.w = of["k"].of(rk, ck, self.bk), of["h"].of(rh, ch, self.bh), of["w"].of(1, cw, self.bw)
+        self.c, self.r, self.s = of["c"].of(rc, 1, self.bc), of["r"].of(rr, 1, self.br), of["s"].of(1, 1, self.bs)
+        self.sums = LoopTable(self.c.trips * self.r.trips, self.c.held * self.r.held)
+        *self.lanes_of, self.own_lanes = lanes or (1, 1, 1, 1)
+        self.lanes: Counts | int = prod(self.lanes_of)
+
+    @cached_property
+    def terms(self) -> Amounts:
+        """Steps of all products of a sum."""
+        if self.arch.pe.lanes == 1:
+            return self.sums.held * self.s.held
+        loops = (self.c, self.bc), (self.r, self.br), (self.s, self.bs)
+        # What lanes take as a whole is one step, a smaller rest too; else they divide all parts but such a rest.
+        by_c, by_r, by_s = (np.where(lanes == size, loop.trips, np.ceil(loop.held / lanes))
+                            for lanes, (loop, size) in zip(self.lanes_of, loops, strict=True))  # fmt: skip
+        return by_c * by_r * by_s
 
     @cached_property
     def fresh(self) -> Amounts:
         """Columns of its own that a window of a box, but the first, has at least: the stride, or all of few taps."""
-        fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * self.taps_w
+        fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * self.bs
         stride, dilation = self.shape.window.stride[1], self.shape.window.dilation[1]
         return self.s.trips * (np.minimum(stride, fewest_taps) if dilation == 1 else 1)
 
@@ -105,9 +112,9 @@ class _Bounds:
     def uneven(self) -> Amounts:
         """Partial sums where fewer PEs add up a rest: in the loop over it and in those around it."""
         sizes, (_, _, rc, rr) = self.shape.sizes, self.rows
-        uneven_c = (rc > 1) & (sizes.c % (rc * self.q) > 0)
-        uneven_r = (rr > 1) & (sizes.r % (rr * self.taps) > 0)
-        return np.where(uneven_r, self.sums.trips, np.where(uneven_c, self.trips_c, 1))
+        uneven_c = (rc > 1) & (sizes.c % (rc * self.bc) > 0)
+        uneven_r = (rr > 1) & (sizes.r % (rr * self.br) > 0)
+        return np.where(uneven_r, self.sums.trips, np.where(uneven_c, self.c.trips, 1))
 
     def windows(self) -> Amounts:
         """Columns of the image that a PE takes for all its windows, which overlap."""
@@ -118,7 +125,7 @@ class _Bounds:
         shape, neighbours = self.shape, self.cols[2] > 1
         passed = self.arch.links.n2n and not shape.channelwise and neighbours
         first = np.where(passed & (self.lanes == 1), min(shape.sizes.s, shape.window.stride[1]), shape.sizes.s)
-        return shape.sizes.w * (self.fresh * (1 - 1 / self.z) + first / self.z)
+        return shape.sizes.w * (self.fresh * (1 - 1 / self.bw) + first / self.bw)
 
     def distinct_rows(self) -> Amounts:
         """Rows of the image for all outputs, at least: PEs on a diagonal share them."""
@@ -172,8 +179,8 @@ class _Bounds:
         sums = self.sums.trips * self.s.trips
         # Sums are partial where loops over c, r, s stand outside others in time.
         outer = 1.0 if self.cut or self.form.name == "os" else sums
-        held = {"is": -(-shape.tiled_together // (rk * ck)) > self.p,
-                "ws": (-(-sizes.h // (rh * ch)) > self.zh) | (-(-sizes.w // cw) > self.z)}  # fmt: skip
+        held = {"is": -(-shape.tiled_together // (rk * ck)) > self.bk,
+                "ws": (-(-sizes.h // (rh * ch)) > self.bh) | (-(-sizes.w // cw) > self.bw)}  # fmt: skip
         partial = (outer > 1) & held.get(self.form.name, False)
         times = np.maximum(np.where(partial, outer, 1), self.uneven)
         partial = partial | (self.uneven > 1)
@@ -201,8 +208,8 @@ class _Bounds:
     def adding_up(self, partial: Flags) -> Counts:
         """PEs that add up a sum, at least. Where they do not divide c or r, some partial sums are of one PE alone."""
         sizes, (_, _, rc, rr) = self.shape.sizes, self.rows
-        even = (sizes.c % (rc * self.q) == 0) & (sizes.r % (rr * self.taps) == 0)
-        rows = np.minimum(rc, sizes.c // self.q) * np.minimum(rr, sizes.r // self.taps)
+        even = (sizes.c % (rc * self.bc) == 0) & (sizes.r % (rr * self.br) == 0)
+        rows = np.minimum(rc, sizes.c // self.bc) * np.minimum(rr, sizes.r // self.br)
         return np.where(partial & ~even, 1, rows)
 
     def fit_register_files(self) -> Flags:
@@ -210,17 +217,18 @@ class _Bounds:
 
         If that depends on blocks: whether they may have room.
         """
-        (rk, *_), (ck, _, cw), (loaded, passed) = self.rows, self.cols, self.fits
-        alone = (self.cols > 1).sum(axis=0) < 2
-        beside = alone | (cw > 1) & (not shared(self.form, "w") or cw >= self.shape.sizes.w)
-        anew = self.form.name != "is" or self.p * rk * ck >= self.shape.tiled_together
+        (rk, *_), (ck, _, cw) = self.rows, self.cols
+        loaded, passed = self.numbers.fits.T.take(self.at, axis=1)
+        one_dim = (self.cols > 1).sum(axis=0) < 2
+        beside = one_dim | (cw > 1) & (not block_distributed(self.form, "w") or cw >= self.shape.sizes.w)
+        anew = self.form.name != "is" or self.bk * rk * ck >= self.shape.tiled_together
         on_blocks = self.cut & ((self.form.name == "is") | (self.form.name == "ws") & ~beside)
         some: Flags = beside & anew
         return passed & (some | on_blocks) | loaded & (~some | on_blocks)
 
     def soon(self) -> Amounts:
         """BOUND-1, as far as it is soon known."""
-        words = self.words / self.arch.pe.words_per_cycle
+        words = self.numbers.words.take(self.at) / self.arch.pe.words_per_cycle
         return self.compute + (words if self.arch.sequencer.overlap else self.macros)
 
     def least(self) -> Amounts:
@@ -251,7 +259,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
     cut: blocks may have any size; cycles are the least over all sizes then, or below (BOUND-5).
     """
     of, boxes = tables(numbers, form, cut), np.arange(len(numbers.boxes))
-    bounds = partial(_Bounds, numbers, form, cut, of)
+    bounds = partial(Bounds, numbers, form, cut, of)
     steps = _fewest_steps(numbers, of)
     pairs = np.argwhere(steps < limit)
     parts = np.array_split(pairs, 1 + len(pairs) * len(boxes) // AT_ONCE)

@@ -71,9 +71,6 @@ class Effort:
     takes as many cycles on 8 x 8 PEs, in 15 % more runs.
     """
 
-    turned: bool = False
-    """Whether such a search looks at tiles that are others with h and w exchanged. Not measured alone."""
-
     first: bool = False
     """Whether a search ends with the first mapping that has room. It has one exactly where others have one."""
 

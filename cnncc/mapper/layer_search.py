@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import inf
 
 from cnncc.arch.model import Arch, counted_arch
 from cnncc.mapper.arrays import NEVER
@@ -72,11 +71,15 @@ class SearchTask:
         return front(self.shape, self.arch, budget, known, prices, self.dataflow, self.effort)
 
     def _fastest(self) -> Result | None:
-        """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""
+        """The fastest mapping."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
-        if not self.budget.prefetched and self.effort.gap < inf:  # CHAIN-1: one search, which takes no second try
-            return replace(self, effort=self.effort.of_first_layer())._fastest()
+        if self.budget.prefetched:
+            return self._with_second_tries()
+        return replace(self, effort=self.effort.of_first_layer())._with_second_tries()  # CHAIN-1
+
+    def _with_second_tries(self) -> Result | None:
+        """The search goes on where much less may do (`Effort.gap`)."""
         best = self._in_both_budgets()
         if best is None or self.effort.first or self._has_everything():
             return best

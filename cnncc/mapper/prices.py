@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -12,8 +11,8 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts, PerPlan
 from cnncc.mapper.blocks import Blocks, Weights
-from cnncc.mapper.combinations import tables
-from cnncc.mapper.space import BOX_DIMS, COL_DIMS, ROW_DIMS, Form, Numbers, shared
+from cnncc.mapper.combinations import Bounds, tables
+from cnncc.mapper.space import Form, Numbers, block_distributed
 from cnncc.model.energy import energy
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import operand_traffic
@@ -29,7 +28,7 @@ def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, cos
 def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, cut: bool) -> Amounts:
     """An estimate of what combinations cost in the array and at the GLB's ports: axes `[combination]`.
 
-    Loads count as `_Bounds.loads` has them (`combinations.py`), in words:
+    Loads count as `Bounds.loads` has them (`combinations.py`), in words:
 
         weights    all of them · (trips over h, w; 1 for ws): GLB, bus, and each PE of h and w
         ifmap      words of a PE · PEs that share no word: GLB and bus, or a link; words of a PE · PEs: register files
@@ -39,65 +38,47 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     cut: blocks may have any size.
     """
     shape, arch, sizes, own = numbers.shape, numbers.arch, numbers.shape.sizes, numbers.shape.channelwise
-    of_each: list[Counts] = [*np.ascontiguousarray(indices.T)]
-    listed = zip((numbers.rows, numbers.cols, numbers.boxes), of_each, strict=True)
-    rows, cols, boxes = (each.T.take(at, axis=1) for each, at in listed)
-    on_rows = dict[str, Counts](zip(ROW_DIMS, rows, strict=True))
-    on_cols = dict[str, Counts](zip(COL_DIMS, cols, strict=True))
-    box, lanes = dict[str, Counts](zip(BOX_DIMS, boxes, strict=False)), boxes[6:9].prod(axis=0)
-    pes, trips, held = dict[str, Counts](), dict[str, Amounts](), dict[str, Amounts]()
-    one = np.ones(len(indices), np.int64)
-    for dim, loops in tables(numbers, form, cut).items():
-        of_rows, of_cols = on_rows.get(dim, one), on_cols.get(dim, one)
-        pes[dim], (trips[dim], held[dim]) = of_rows * of_cols, loops.of(of_rows, of_cols, box[dim])
+    of = Bounds(numbers, form, cut, tables(numbers, form, cut), *np.ascontiguousarray(indices.T))
+    (rk, rh, rc, rr), (ck, ch, cw) = list[Counts](of.rows), list[Counts](of.cols)
     operations = float(shape.operations)
     cost = operations * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
     if shape.is_mac:
-        loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else trips["h"] * trips["w"])
-        cost = cost + loads * (costs.glb_read + costs.bus + costs.weight_write * pes["h"] * pes["w"])
-    again = held["k"] if own else 1 if form.name == "is" else trips["k"]
-    lines = (held["h"] if sizes.r == 1 else trips["h"]) * held["c"] * held["r"]
-    stride, dilation = shape.window.stride, shape.window.dilation
-    fewest_taps = sizes.s - (trips["s"] - 1) * box["s"]
-    fresh = trips["s"] * (np.minimum(stride[1], fewest_taps) if dilation[1] == 1 else 1)
-    windows = fresh * (held["w"] - trips["w"]) + sizes.s * trips["w"]
-    lines = lines * float(sizes.n * (sizes.k // shape.tiled_together)) * again
-    passed = lines * _passed_columns(numbers, form, box, lanes, pes["w"], trips)
-    of_pe = lines * windows
-    diagonal = (pes["r"] > 1) & (stride[0] == dilation[0])
-    places = np.where(diagonal, pes["h"] + pes["r"] - 1, pes["h"] * pes["r"]) * pes["c"] * pes["w"]
-    places = places * pes["k"] if own else places
+        loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else of.h.trips * of.w.trips)
+        cost = cost + loads * (costs.glb_read + costs.bus + costs.weight_write * rh * ch * cw)
+    again = of.k.held if own else 1 if form.name == "is" else of.k.trips
+    lines = float(of.groups) * again * (of.h.held if sizes.r == 1 else of.h.trips) * of.sums.held
+    of_pe, passed = lines * of.windows(), lines * _passed_columns(of)
+    diagonal = (rr > 1) & (shape.window.stride[0] == shape.window.dilation[0])
+    places: Amounts = np.where(diagonal, rh * ch + rr - 1, rh * ch * rr) * rc * cw
+    places = places * rk * ck if own else places
     cost = cost + (of_pe - passed) * places * (costs.glb_read + costs.bus)
-    cost = cost + prod(pes.values(), start=one) * (of_pe * costs.ifmap_write + passed * costs.n2n)
-    summed, results = pes["c"] * pes["r"], float(shape.results)
-    over_pixels, by_c = trips["h"] * trips["w"] > 1, (trips["k"] > 1) & form.order.startswith("c")
-    is_cut = {"os": False, "ws": over_pixels | cut, "is": trips["k"] > 1}[form.name]
-    times = np.where(is_cut, trips["c"] * trips["r"] * trips["s"], np.where(by_c, trips["c"], 1))
+    cost = cost + of.rows.prod(axis=0) * of.cols.prod(axis=0) * (of_pe * costs.ifmap_write + passed * costs.n2n)
+    summed, results = rc * rr, float(shape.results)
+    over_pixels, by_c = of.h.trips * of.w.trips > 1, (of.k.trips > 1) & form.order.startswith("c")
+    is_cut = {"os": False, "ws": over_pixels | cut, "is": of.k.trips > 1}[form.name]
+    times = np.where(is_cut, of.sums.trips * of.s.trips, np.where(by_c, of.c.trips, 1))
     commits = times * results
-    cost = cost + operations / lanes * (costs.psum_read + costs.psum_write)
+    cost = cost + operations / of.lanes * (costs.psum_read + costs.psum_write)
     cost = cost + commits * (summed * costs.psum_read + (summed - 1) * costs.south)
     cost = cost + arch.words_per_sum * (commits - results) * (costs.glb_read + costs.glb_write)
-    places = sizes.h * sizes.w * trips["k"] if shape.per_position else sizes.k * trips["h"] * trips["w"]
-    params = float(shape.params * arch.words_per_param * sizes.n) * places
+    channels = sizes.h * sizes.w * of.k.trips if shape.per_position else sizes.k * of.h.trips * of.w.trips
+    params = float(shape.params * arch.words_per_param * sizes.n) * channels
     return cost + params * costs.glb_read + results * costs.glb_write
 
 
-def _passed_columns(
-    numbers: Numbers, form: Form, box: dict[str, Counts], lanes: Counts, pes: Counts, trips: dict[str, Amounts]
-) -> Amounts:
+def _passed_columns(of: Bounds) -> Amounts:
     """Columns of the image that a PE gets from its east neighbour (`passes_columns`), in the mean of a row of PEs.
 
-    The last PE of a row has no such neighbour. pes: those of a row, over w.
+    The last PE of a row has no such neighbour.
     """
-    shape, pe = numbers.shape, numbers.arch.pe
-    if not numbers.arch.links.n2n or shape.channelwise or shape.window.dilation[1] > 1:
-        return np.zeros(len(pes))
-    ends = (trips["k"] == 1) | form.order.endswith("I")
-    beside = (trips["w"] == 1) | (not shared(form, "w"))
-    in_halves = (box["w"] == 1) | (not pe.pong_words)
-    passes = ends & beside & in_halves & (lanes == 1)
-    overlap = np.maximum(0, box["s"] - shape.window.stride[1])
-    return passes * overlap * trips["w"] * trips["s"] * (pes - 1) / pes
+    window, pe, in_row = of.shape.window, of.arch.pe, of.cols[2]
+    if not of.arch.links.n2n or of.shape.channelwise or window.dilation[1] > 1:
+        return np.zeros(len(in_row))
+    ends = (of.k.trips == 1) | of.form.order.endswith("I")
+    beside = (of.w.trips == 1) | (not block_distributed(of.form, "w"))
+    passes = ends & beside & ((of.bw == 1) | (not pe.pong_words)) & (of.lanes == 1)
+    overlap = np.maximum(0, of.bs - window.stride[1])
+    return passes * overlap * of.w.trips * of.s.trips * (in_row - 1) / in_row
 
 
 def dram_energy(shape: LayerShape, streamed: Set[str], fetched: Words, costs: Energy) -> Words:

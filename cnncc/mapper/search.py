@@ -109,7 +109,6 @@ class _Search:
         left = budget.words - shape.weight_words - shape.param_words(arch)
         whole = BlockPlan(shape.tiled_together, sizes.h, sizes.w)
         self.is_square = rows_are_columns(shape)
-        self.turned = effort.turned or self.exact or not self.is_square
         self.most_points = effort.streamed_points if budget.streamed else effort.points
         self.most_tiles = effort.streamed_tiles if budget.streamed else effort.tiles
         nothing_comes = not budget.streamed and budget.prefetched
@@ -381,7 +380,7 @@ class _ByTraffic:
                 part, traffic = parts[n], of_parts[n]
                 k, h, w, c = traffic.tiles[traffic.number[i]].tolist()
                 known.add((part.form, (k, h, w, c)))
-                if not self.search.turned and h != w and (part.form, (k, w, h, c)) in known:
+                if self.search.is_square and not self.search.exact and h != w and (part.form, (k, w, h, c)) in known:
                     self.search.left_out = min(self.search.left_out, first)
                     continue
                 if (most := traffic.least(i, self.search.limit)) < NEVER:

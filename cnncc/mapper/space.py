@@ -82,7 +82,7 @@ class Point:
         """PEs on rows and columns, indices in the box, and whether PEs share the dimension out."""
         rows = self.rows[ROW_DIMS.index(dim)] if dim in ROW_DIMS else 1
         cols = self.cols[COL_DIMS.index(dim)] if dim in COL_DIMS else 1
-        return rows, cols, min(self.box[BOX_DIMS.index(dim)], extent), shared(self.form, dim)
+        return rows, cols, min(self.box[BOX_DIMS.index(dim)], extent), block_distributed(self.form, dim)
 
     @property
     def kind(self) -> object:
@@ -112,7 +112,7 @@ def steps_in_lanes(channels: int, own_lanes: int) -> int:
 
 
 @cache
-def shared(form: Form, dim: str) -> bool:
+def block_distributed(form: Form, dim: str) -> bool:
     """Whether the dimension's loop over tiles stands inside those in space."""
     return dim in form.order.split("|")[1] and dim in "khw"
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.mapper.arrays import Counts, Flags, PerPlan
-from cnncc.mapper.space import Form, Numbers, Point, shared
+from cnncc.mapper.space import Form, Numbers, Point, block_distributed
 from cnncc.model.layer_shape import LayerShape
 
 
@@ -54,7 +54,7 @@ class Tiles(NamedTuple):
 
     def block(self, dim: str) -> int:
         """The size of which blocks are multiples: a tile; 1 in a block-distributed dimension (SPACE-5)."""
-        return 1 if shared(self.form, dim) else getattr(self, dim)
+        return 1 if block_distributed(self.form, dim) else getattr(self, dim)
 
 
 @cache
@@ -66,21 +66,21 @@ def _inside(order: str) -> dict[str, tuple[str, str]]:
 
 def tiles_of(shape: LayerShape, at: Point) -> Tiles:
     """The tiles of a point."""
-    sizes, (rk, rh, rc, rr), (ck, ch, cw), (p, z, zh, q, taps, cols) = shape.sizes, at.rows, at.cols, at.box
-    k, h, w = min(rk * ck * p, shape.tiled_together), min(rh * ch * zh, sizes.h), min(cw * z, sizes.w)
-    c, r = min(rc * q, sizes.c), min(rr * taps, sizes.r)
+    sizes, (rk, rh, rc, rr), (ck, ch, cw), (bk, bw, bh, bc, br, bs) = shape.sizes, at.rows, at.cols, at.box
+    k, h, w = min(rk * ck * bk, shape.tiled_together), min(rh * ch * bh, sizes.h), min(cw * bw, sizes.w)
+    c, r = min(rc * bc, sizes.c), min(rr * br, sizes.r)
     spaces = (rk > 1) + (rh > 1) + (ck > 1) + (ch > 1) + (cw > 1)
     uneven = "c" * (rc > 1 and sizes.c % c > 0) + "r" * (rr > 1 and sizes.r % r > 0)
-    return Tiles(at.form, k, h, w, c, r < sizes.r or cols < sizes.s, spaces, uneven)
+    return Tiles(at.form, k, h, w, c, r < sizes.r or bs < sizes.s, spaces, uneven)
 
 
 def tiles_in_time(everything: Numbers, indices: Counts) -> Counts:
     """Of combinations: indices of k h w c that PEs and box take at a time. Shape (combinations, 4)."""
     sizes, (row, col, box) = everything.shape.sizes, np.ascontiguousarray(indices.T)
-    (rk, rh, rc, _), (ck, ch, cw), (p, z, zh, q, *_) = everything.rows.T, everything.cols.T, everything.boxes.T
+    (rk, rh, rc, _), (ck, ch, cw), (bk, bw, bh, bc, *_) = everything.rows.T, everything.cols.T, everything.boxes.T
     tiles = np.empty((len(row), 4), np.int64)
-    np.minimum(rk.take(row) * ck.take(col) * p.take(box), everything.shape.tiled_together, out=tiles[:, 0])
-    np.minimum(rh.take(row) * ch.take(col) * zh.take(box), sizes.h, out=tiles[:, 1])
-    np.minimum(cw.take(col) * z.take(box), sizes.w, out=tiles[:, 2])
-    np.minimum(rc.take(row) * q.take(box), sizes.c, out=tiles[:, 3])
+    np.minimum(rk.take(row) * ck.take(col) * bk.take(box), everything.shape.tiled_together, out=tiles[:, 0])
+    np.minimum(rh.take(row) * ch.take(col) * bh.take(box), sizes.h, out=tiles[:, 1])
+    np.minimum(cw.take(col) * bw.take(box), sizes.w, out=tiles[:, 2])
+    np.minimum(rc.take(row) * bc.take(box), sizes.c, out=tiles[:, 3])
     return tiles

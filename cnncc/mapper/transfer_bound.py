@@ -13,7 +13,7 @@ from cnncc.mapper.arrays import NEVER, Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import cut_dims, least_words, least_words_of
 from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, some_of
 from cnncc.mapper.bound import ideal_cycles
-from cnncc.mapper.space import Form, form_of_all_blocks, forms_of, shared
+from cnncc.mapper.space import Form, block_distributed, form_of_all_blocks, forms_of
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.occupancy import ceil_div
@@ -49,7 +49,7 @@ class TransferBound:
         shape, arch, budget, first = self.shape, self.arch, self.budget, Tiles(form, *tiles.min(axis=0).tolist())
         cells = cells_below(shape, arch, budget, first, limit)
         if len(cells[0]) * len(tiles) > CELLS:
-            cells = some_of(cells, self._alone(Blocks(shape, arch, budget, first, cells), compute.min()) < limit)
+            cells = some_of(cells, self._array(Blocks(shape, arch, budget, first, cells), compute.min()) < limit)
         if not len(cells[0]):
             return np.full(len(tiles), NEVER), cells, np.zeros((len(tiles), 0), np.bool_)
         k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in tiles.T)
@@ -67,12 +67,12 @@ class TransferBound:
         """The bound of each plan (BOUND-4) by the stage of weights; NEVER where its buffers have no room."""
         slices = ceil_div(self.shape.sizes.c, blocks.tiles.c)
         commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
-        alone = np.maximum(np.maximum(self._alone(blocks, compute), commits), blocks.round_trips)
+        others = np.maximum(np.maximum(self._array(blocks, compute), commits), blocks.round_trips)
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
-            yield stage, np.where(blocks.buffers(stage).fit, np.maximum(transfers, alone), NEVER)
+            yield stage, np.where(blocks.buffers(stage).fit, np.maximum(transfers, others), NEVER)
 
-    def _alone(self, blocks: Blocks, compute: Counts | int) -> PerPlan:
+    def _array(self, blocks: Blocks, compute: Counts | int) -> PerPlan:
         """Cycles of the array: A + refills of one buffer + D(first block) + D(last block)."""
         compute = compute * self.arch.sequencer.overlap
         return compute + blocks.refills(self.held) + (blocks.first + blocks.last) // self.arch.dram.words_per_cycle
@@ -98,7 +98,7 @@ class TrafficOf:
         self.known = np.where(self.fits, -1, NEVER)  # bounds of tiles; -1: not computed yet
         self.compute = np.full(len(first), NEVER)
         np.minimum.at(self.compute, self.number, compute)
-        apart = [dim in cut_dims(traffic.shape, traffic.budget) and not shared(form, dim) for dim in "khwc"]
+        apart = [dim in cut_dims(traffic.shape, traffic.budget) and not block_distributed(form, dim) for dim in "khwc"]
         self.blocks = self.tiles @ (base * apart)  # equal for tiles with blocks of equal sizes
         self.plans = dict[int, tuple[Cells, Flags]]()
 
@@ -109,8 +109,8 @@ class TrafficOf:
             some = number + np.nonzero(alike)[0][:MANY]
             self.known[some], cells, below = self.traffic.least(self.form, self.tiles[some], self.compute[some], limit)
             self.plans.update(zip(some.tolist(), ((cells, of_tile) for of_tile in below), strict=True))
-        alone = int(self.array[i])
-        return max(alone, int(self.known[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
+        array = int(self.array[i])
+        return max(array, int(self.known[number]) + (0 if self.traffic.arch.sequencer.overlap else array))
 
     def cells(self, i: int) -> Cells:
         """Plans of point i that were below the limit when its tile was looked at."""

@@ -54,6 +54,19 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def load_work(arch: Arch, words: int, positions: int, in_row: int) -> tuple[str, int]:
+    """LOAD-2. What a load takes longest for, and its cycles.
+
+    words: for each of `positions` groups of PEs, of which `in_row` are in one row.
+    """
+    port = ceil_div(words * positions, arch.glb.words_per_cycle)
+    bus = in_row * ceil_div(words, arch.bus.burst_words)
+    write = ceil_div(words, arch.pe.words_per_cycle)
+    if port >= max(bus, write):
+        return "glb_port", port
+    return ("row_bus", bus) if bus >= write else ("write_port", write)
+
+
 class _Loads:
     """What the loads of one layer take on one array."""
 
@@ -82,21 +95,12 @@ class _Loads:
         for side in sides:
             if side.dim in "kcrs":
                 rows, cols = (rows, cols * side.pes) if side.on == "cols" else (rows * side.pes, cols)
-        return self._load(words, rows * cols, cols)
+        return load_work(self.arch, words, rows * cols, cols)
 
     def ifmap(self, words: int, sides: SpatialLoops) -> tuple[str, int]:
         moves = [(side.on, self._ifmap_move(side)) for side in sides]
         in_row = distinct(move for on, move in moves if on == "cols")
-        return self._load(words, distinct(move for _, move in moves), in_row)
-
-    def _load(self, words: int, positions: int, in_row: int) -> tuple[str, int]:
-        """LOAD-2: cycles, and what they go to."""
-        port = ceil_div(words * positions, self.arch.glb.words_per_cycle)
-        bus = in_row * ceil_div(words, self.arch.bus.burst_words)
-        write = ceil_div(words, self.arch.pe.words_per_cycle)
-        if port >= max(bus, write):
-            return "glb_port", port
-        return ("row_bus", bus) if bus >= write else ("write_port", write)
+        return load_work(self.arch, words, distinct(move for _, move in moves), in_row)
 
 
 class Engines:
