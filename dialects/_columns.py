@@ -132,6 +132,15 @@ def is_of_strip(name: str, strip: str) -> bool:
     return name == strip or (same and len(numbers) == 1 and numbers[0] in _numbers(name))
 
 
+def is_meant(name: str, given: str) -> bool:
+    """Whether a name is the one that a user gave, or of a strip of that, or of several strips with that one.
+
+    >>> [is_meant(name, given) for name, given in (("conv1@3", "conv1"), ("conv1@1-14", "conv1@3"), ("conv1", "conv"))]
+    [True, True, False]
+    """
+    return is_of_strip(name, given) or split_strip(name)[0] == given
+
+
 def _numbers(name: str) -> range:
     """The numbers of the strips that a name is of."""
     _, strips = split_strip(name)

@@ -65,6 +65,7 @@ from cnncc.dialects._channels import Region as Region
 from cnncc.dialects._columns import ColumnsOp as ColumnsOp
 from cnncc.dialects._columns import JoinOp as JoinOp
 from cnncc.dialects._columns import columns_of as columns_of
+from cnncc.dialects._columns import is_meant as is_meant
 from cnncc.dialects._columns import is_of_strip as is_of_strip
 from cnncc.dialects._columns import split_strip as split_strip
 from cnncc.dialects._columns import strip_count as strip_count

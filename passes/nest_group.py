@@ -248,9 +248,10 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         for use in layer.result.uses:
             if use.operation not in layers:
                 if order.get(use.operation, len(order)) < order[layers[-1]]:
+                    remedy = "name it, too" if isinstance(use.operation, LayerOp) else "end the group before it"
                     raise Refusal(
                         f"{_named(use.operation)} stands between the group's layers '{label_of(layer)}' and "
-                        f"'{label_of(layers[-1])}': name it, too"
+                        f"'{label_of(layers[-1])}': {remedy}"
                     )
                 raise Refusal(
                     f"the result of layer '{label_of(layer)}' is read by {_named(use.operation)}, too: a ring has its "
@@ -277,7 +278,7 @@ def _check_glb(group: LayerGroup, arch: Arch) -> None:
 def _named(op: Operation) -> str:
     if isinstance(op, ConcatOp):
         return "a concatenation, whose parts would lie in one ring of several producers"
-    return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
+    return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is no layer,"
 
 
 def _build(label: str, planned: LayerGroup, arch: Arch | None) -> None:

@@ -45,6 +45,20 @@ pytestmark = pytest.mark.usefixtures("short_searches")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
+@pytest.mark.parametrize("name", ["_0", "/1", ":0", "%0", "_0_0", "a_0"])
+def test_values_of_any_name_are_verified(name: str, tmp_path: Path) -> None:
+    """Of `_0` nothing is left where a copy of a value drops the number at the end of its name."""
+    nodes = [helper.make_node("Relu", ["x"], [name]), helper.make_node("MaxPool", [name], ["y"], kernel_shape=[2, 2])]
+    done("verify", save(build(nodes, {"x": (1, 2, 3, 3)}, ["y"]), tmp_path / "net.onnx"))
+
+
+def test_values_without_elements_are_verified(tmp_path: Path) -> None:
+    """A convolution without output channels stays on the host."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"]), helper.make_node("Relu", ["x"], ["z"])]
+    net = build(nodes, {"x": (1, 2, 6, 6)}, ["y", "z"], {"w": np.zeros((0, 2, 1, 1), np.float32)})
+    assert "y against float: SQNR inf dB" in done("verify", save(net, tmp_path / "net.onnx")).stdout
+
+
 def network() -> ModelProto:
     """Batch norm, pad, clamps, a residual, a pool, tiles of channels: something for every step."""
     node = helper.make_node

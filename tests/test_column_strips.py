@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import SAMPLES, done
+from cli_cases import SAMPLES, done, refused
 from examples import SEED, examples
 from group_cases import PRESETS, Chain, random_chain, tensor, turn
 from test_group_programs import REFUSED, checked, claim_of, program_of, raced
@@ -292,6 +292,19 @@ def test_a_schedule_file_has_strips(tmp_path: Path) -> None:
     assert "counters are as predicted" in done("estimate", str(tmp_path / "net.cnb"), "--check-counters").stdout
     proof = done("verify", str(tmp_path / "net.cnb"), "--prove", "--model", model, "--batch", "1").stdout
     assert "proven for all inputs" in proof and "no two engines race" in proof
+
+
+def test_layers_of_strips_are_named_with_and_without_their_strip(tmp_path: Path) -> None:
+    model, schedule = str(SAMPLES / "models" / "mnist.onnx"), tmp_path / "strips.toml"
+    schedule.write_text('[[group]]\nlayers = ["conv0", "pool1"]\nrows = 2\ncolumns = 7\n')
+    net = (model, "--batch", "1", "--schedule", str(schedule))
+    for name in ("conv0", "conv0@0", "conv0..pool1", "conv0..pool1@0"):
+        assert done("atoms", *net, "--layer", name).stdout.startswith("conv0..pool1@0, PE 0,0")
+        assert "conv0@0" in done("reuse", *net, "--layer", name, "--json").stdout
+    schedule.write_text('[[group]]\nlayers = ["conv4", "fc"]\nrows = 1\n')
+    assert refused("estimate", *net).endswith(
+        "cnn.reshape, which is no layer, stands between the group's layers 'conv4' and 'fc': end the group before it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx.parser
 import pytest
 from cli_cases import CALIBRATION, LENET, build, done, noise, save
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
@@ -165,6 +167,23 @@ def test_explain_shares_are_of_all_that_a_layer_is_charged_with(tmp_path: Path) 
     waits = re.search(r"the array waits for: (.*?) \(of ", " ".join(text.split()))
     assert waits and sum(float(share) for share in re.findall(r"\(([\d.]+) %\)", waits[1])) < 100
     assert f"% of {whole:,} cycles); what helps" in " ".join(text.split())
+
+
+def test_explain_behind_a_given_group_that_fetches_nothing(tmp_path: Path) -> None:
+    """The weights of c have no place for their transfer there: no tried mapping of c has them prefetched, either."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[3,4,8,8] x) => (float[3,8,5,5] y) {
+            [l0] v = LeakyRelu (x)
+            [l1] a = MaxPool <kernel_shape = [3,3]> (v)
+            [l2] b = MaxPool <kernel_shape = [2,2]> (a)
+            [c] y = Conv <pads = [1,1,1,1]> (b, w)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 4, 3, 3), np.float32), "w"))
+    (tmp_path / "group.toml").write_text('[[group]]\nlayers = ["l1", "l2"]\nrows = 1\n')
+    net = (save(model, tmp_path / "net.onnx"), "--schedule", tmp_path / "group.toml")
+    for layer in ("l0", "c"):
+        assert "this is the chosen mapping" in done("estimate", *net, "--explain", layer).stdout
 
 
 def test_explain_text(given: Path) -> None:

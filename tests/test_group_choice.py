@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import onnx.parser
 import pytest
-from cli_cases import SAMPLES
+from cli_cases import SAMPLES, save
 from examples import SEED, examples
 from group_cases import PRESETS, Chain, random_chain, turn, two_convolutions
+from onnx import numpy_helper
 from test_group_programs import checked, program_of
 from xdsl.parser import Parser
 
@@ -340,6 +342,32 @@ def test_a_certificate_claims_no_proof_of_a_group(small: str, tmp_path: Path) ->
         file.write_text(json.dumps(changed))
         with pytest.raises(Refusal, match=f"its {key} are"):
             list(check(DEPTHWISE, file, options, silent))
+
+
+@pytest.mark.usefixtures("short_searches")
+def test_a_certificate_of_strips_and_of_an_elementwise_layer(tmp_path: Path) -> None:
+    """s is a sum of two values that others read, too. In the group it is a pool; in strips all have fewer columns."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[1,2,8,12] x) => (float[1,2,8,12] y) {
+            a = Conv <pads = [1,1,1,1]> (x, w)
+            s = Add (a, x)
+            c = Conv <pads = [1,1,1,1]> (s, w)
+            y = Add (c, a)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.full((2, 2, 3, 3), 0.1, np.float32), "w"))
+    net, file, schedule = save(model, tmp_path / "net.onnx"), tmp_path / "proof.json", tmp_path / "group.toml"
+    for columns, strips in (12, 1), (5, 3):
+        schedule.write_text(f'[[group]]\nlayers = ["conv_0", "add_1", "conv_2"]\nrows = 1\ncolumns = {columns}\n')
+        options = CompileOptions("spatial-4x4", schedule=schedule)
+        given = certificate(net, options, silent)
+        file.write_text(json.dumps(given))
+        lines = [line for lines in check(net, file, options, silent) for line in lines]
+        assert sum(line.startswith("  group conv_0..conv_2") for line in lines) == strips
+        given["groups"][-1]["layers"][-1]["sizes"]["h"] -= 1
+        file.write_text(json.dumps(given))
+        with pytest.raises(Refusal, match="group"):
+            list(check(net, file, options, silent))
 
 
 @pytest.mark.usefixtures("short_searches")

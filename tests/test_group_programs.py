@@ -439,6 +439,28 @@ def claim_of(compilation: Compilation, chain: Chain) -> Claim:
     return Claim(binary, chain.module(ctx, compilation.settings.arch.operand_bits), ctx.weights)
 
 
+def test_params_come_before_the_first_block(tmp_path: Path) -> None:
+    """l0 and l1 have params and no weights. The first block of the image says that the params of both have come."""
+    dims, rng = (1, 2, 24, 6), np.random.default_rng(SEED)
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims] * 4)
+    chain.arrays["w2"] = rng.integers(-9, 10, (2, 2, 3, 3)).astype(np.int16)
+    for number in range(3):
+        chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (2,)).astype(np.float32)
+        op = f'cnn.pool "sum" %v{number} window <kernel = [1, 1], group = 2>'
+        op = "cnn.conv %v2 weights @w2 window <kernel = [3, 3], pad = [1, 1, 1, 1]>" if number == 2 else op
+        then = f'scale = "s{number}", clamp = [-120, 120]'
+        chain.lines.append(f'%v{number + 1} = {op} then <{then}> label "l{number}" : {tensor(dims)} -> {tensor(dims)}')
+    file, schedule, preset = tmp_path / "small.toml", tmp_path / "group.toml", load_arch("spatial-4x4")
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=400))))
+    schedule.write_text('[[group]]\nlayers = ["l0", "l1", "l2"]\nrows = 1\nloads = false\n')
+    compilation = chain.compilation(str(file), schedule=str(schedule))
+    compilation.run_before(TO_PROGRAMS)
+    assert "ifmap" in group_layers(group_of(compilation.module))[0].mapping.glb_stages
+    checked(compilation, chain)
+    assert raced(compilation, chain, program_of(compilation)) == []
+    assert prove(claim_of(compilation, chain), 30.0).failures == []
+
+
 def test_a_load_moves_each_row_once() -> None:
     """And the last rows, which no window touches, not at all."""
     compilation, _ = loaded_chain()

@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
-from cnncc.certificate.group_entries import checked_group, group_entries
+from cnncc.certificate.group_entries import checked_group, group_entries, read_groups, split_into_strips
 from cnncc.certificate.least_costs import least_energy, least_words, prices_of, streamed_least
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import GroupOp, LayerOp
@@ -137,9 +137,14 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
             raise Refusal(f"{file}: no certificate: layer '{plan.label}': {error!r}") from error
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
-    for entry in given.groups:
+    try:
+        groups = read_groups(given.groups)
+        layers |= split_into_strips(groups, layers)
+    except (*DAMAGE, Refusal) as error:
+        raise Refusal(f"{file}: groups: {error}") from error
+    for group, entry in zip(groups, given.groups, strict=True):
         try:
-            yield [checked_group(entry, layers, arch)]
+            yield [checked_group(group, entry, layers, arch)]
         except (*DAMAGE, Refusal) as error:
             raise Refusal(f"{file}: group {one_line(repr(entry), 40)}: {error}") from error
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from cnncc.arch.model import Arch
+from cnncc.dialects._columns import split_strip, strip_count
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.nest import LayerOp, reads_of_values
 from cnncc.errors import Refusal
@@ -14,7 +17,9 @@ from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.model.program_counts import program_counts
-from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.column_strips import may_roll, split_columns
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.passes._scheduling.stripes import kind_in_group
 
 Json = dict[str, Any]
 
@@ -36,11 +41,37 @@ def figures(plan: GroupPlan, arch: Arch) -> Json:
     }
 
 
-def checked_group(entry: Json, layers: Mapping[str, LayerOp], arch: Arch) -> str:
-    """The line of a group. Raises Refusal for what is not as the entry says, ValueError and others for what is none."""
-    (plan,) = from_json([entry])
-    if not isinstance(plan, GroupPlan):
+def read_groups(entries: Sequence[Json]) -> list[GroupPlan]:
+    """The plans of entries. Raises ValueError and others for what is none."""
+    plans = from_json(entries)
+    if not all(isinstance(plan, GroupPlan) for plan in plans):
         raise ValueError("it is no group")
+    return cast("list[GroupPlan]", plans)
+
+
+def split_into_strips(plans: Sequence[GroupPlan], layers: Mapping[str, LayerOp]) -> dict[str, LayerOp]:
+    """The layers of all strips, by label; those of the model are cut as groups of strips say. Raises Refusal."""
+    groups, made = defaultdict[str, list[GroupPlan]](list), dict[str, LayerOp]()
+    for plan in plans:
+        name, strip = split_strip(plan.label)
+        if strip:
+            groups[name].append(plan)
+    for name, strips in groups.items():
+        given = {split_strip(layer.label)[0]: layer for layer in strips[0].layers}
+        if missing := [label for label in given if label not in layers]:
+            raise Refusal(f"group {name}: the model has no layer '{missing[0]}'")
+        whole = [layers[label] for label in given]
+        stages = {layers[label]: layer.mapping.glb_stages for label, layer in given.items()}
+        rolled = any(strip_count(plan.label) > 1 for plan in strips)
+        if rolled and not may_roll(whole, stages):
+            raise Refusal(f"group {name}: its strips are no images of one group")
+        for _, strip in split_columns(whole, strips[0].layers[-1].shape.sizes.w, rolled):
+            made |= {label_of(layer): layer for layer in strip}
+    return made
+
+
+def checked_group(plan: GroupPlan, entry: Json, layers: Mapping[str, LayerOp], arch: Arch) -> str:
+    """The line of a group. layers: by label, those of strips too. Raises Refusal for what is not as the entry says."""
     for own, layer in plan.plans:
         if layer is not None:
             _check_layer(own, layer, plan, layers)
@@ -57,7 +88,8 @@ def checked_group(entry: Json, layers: Mapping[str, LayerOp], arch: Arch) -> str
 def _check_layer(own: GroupLayer, layer: LayerPlan, plan: GroupPlan, layers: Mapping[str, LayerOp]) -> None:
     """A layer of a group is one of the model's, and reads what it does there. Raises Refusal."""
     op = layers.get(layer.label)
-    if op is None or layer.shape != layer_shape(op) or layer.residual != (op.residual is not None):
+    shape = op and replace(layer_shape(op), kind=kind_in_group(op))
+    if op is None or layer.shape != shape or layer.residual != (op.residual is not None):
         raise Refusal(f"the model has no layer '{layer.label}' such as this")
     made = [layers[each.label].result for each in plan.group if not each.is_load and each.label in layers]
     names = [each.label for each in plan.group if not each.is_load and each.label in layers]

@@ -31,7 +31,7 @@ def command(
     \b
     cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
     """
-    from cnncc.dialects.nest import GroupOp, label_of
+    from cnncc.dialects.nest import GroupOp, is_meant, label_of
     from cnncc.driver.sources import check_in_turn, start_before_programs
     from cnncc.eval.atomic import atomic_schedule, programs
     from cnncc.eval.atomic_text import schedule_text
@@ -46,16 +46,16 @@ def command(
         *before, to_programs = steps
         for step in before:
             compilation.step(step)
-        groups = {
-            label_of(layer): group.label.data
+        groups = [
+            (name, group.label.data)
             for group in compilation.module.walk()
             if isinstance(group, GroupOp)
-            for layer in group.members()
-        }
+            for name in (group.label.data, *map(label_of, group.members()))
+        ]
         compilation.step(to_programs)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     label = layer or next(iter(programs(module)), "")
-    label = groups.get(label, label)
+    label = next((group for name, group in groups if is_meant(name, label)), label)
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
     print_remarks(compilation, values=False)
     if not reuses:

@@ -37,6 +37,8 @@ def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
     """The accuracy of `got` against `exact` (both real, [n, …]; [] of one image that has a single number)."""
     reference = np.atleast_1d(np.asarray(exact, np.float64))
     error = np.asarray(got, np.float64) - reference
+    if not reference.size:
+        return Accuracy(name, sqnr_db(reference, error), 0.0, 1.0)
     rows = (reference.reshape(len(reference), -1), np.asarray(got).reshape(len(reference), -1))
     agree = float((rows[0].argmax(axis=1) == rows[1].argmax(axis=1)).mean())
     return Accuracy(name, sqnr_db(reference, error), float(np.abs(error).max()), agree)

@@ -57,8 +57,8 @@ def compare_floats(
     for name, reference in exact.items():
         if name not in got:
             return f"output '{name}' is missing"
-        scale = float(np.abs(reference).max()) or 1.0
-        worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max()) / scale
+        scale = float(np.abs(reference).max(initial=0.0)) or 1.0
+        worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max(initial=0.0)) / scale
         if not worst <= tolerance + steps.get(name, 0.0) / scale and not np.array_equal(
             got[name], reference, equal_nan=True
         ):

@@ -9,7 +9,7 @@ from typing import Any
 from cnncc.arch.model import Arch
 from cnncc.dialects._groups import LOAD
 from cnncc.dialects.nest import Mapping as Nest
-from cnncc.dialects.nest import is_of_strip, split_strip, strip_count
+from cnncc.dialects.nest import is_meant, is_of_strip, split_strip, strip_count
 from cnncc.driver.group_text import gain, nearest
 from cnncc.errors import plural
 from cnncc.estimate.explain import busy_and_limit
@@ -42,7 +42,7 @@ def explain_group(program: Program, label: str) -> dict[str, Any]:
     return {
         "group": plan.label,
         "strips": sum(map(strip_count, _strips(program, plan.label))),
-        "member": next((name for name in names if is_of_strip(name, label) or split_strip(name)[0] == label), None),
+        "member": next((name for name in names if is_meant(name, label)), None),
         "steps": sum(body.steps for body in bodies),
         "bodies": len(bodies),
         "rings": {own.label: ring_words(own) for own in plan.group if own.keeps},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import Part
@@ -87,13 +89,19 @@ class MappedNetwork:
     def with_mapping(self, label: str, mapping: nest.Mapping, arch: Arch) -> list[Part]:
         """The program on an array with another mapping of a layer. The other layers keep theirs.
 
-        Weights are prefetched where the GLB has space for them under these mappings.
+        Weights are prefetched where the GLB has space for them under these mappings; behind a group that a schedule
+        names, where they are in the program.
         """
         layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
         mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}
         network = Network(self.func, [group.layers for group in self.groups])
         prefetched = {label_of(op) for op in prefetched_layers(network, arch, mappings, self.groups)}
         by_label = {label_of(op): each for op, each in mappings.items()}
+        prefetched -= {
+            part.label
+            for before, part in pairwise(self.parts if not self.groups else ())
+            if isinstance(before, GroupPlan) and isinstance(part, LayerPlan) and not part.prefetched
+        }
 
         def plan(part: LayerPlan) -> LayerPlan:
             own = by_label[part.label]

@@ -9,7 +9,7 @@ from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
-from cnncc.dialects.nest import GroupOp, LayerOp, Mapping, Sizes, group_layers, mapping_of, operands
+from cnncc.dialects.nest import GroupOp, LayerOp, Mapping, Sizes, group_layers, is_meant, mapping_of, operands
 from cnncc.driver import group_text
 from cnncc.driver.pipeline import Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
@@ -60,7 +60,8 @@ class LayerReuse:
 
     def is_called(self, label: str) -> bool:
         """Whether it is the layer, or in the group, with this label."""
-        return label == self.label or self.group.startswith(f"{label}: ")
+        names = self.label, *([self.group.partition(": ")[0]] if self.group else [])
+        return any(is_meant(name, label) for name in names)
 
     @property
     def as_json(self) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class ArrayState:
                 self._fill(tensor, self._global(tensor.name).reshape(1, -1))
 
     def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | TensorPart:
-        offset, size, outer = 0, int(addresses(tensor)[-1]) + 1, tensor
+        offset, size, outer = 0, int(addresses(tensor).max(initial=-1)) + 1, tensor
         while outer.part_of:
             offset, outer = offset + outer.offset, self.tensor(outer.part_of)
         return TensorPart(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]

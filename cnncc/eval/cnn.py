@@ -211,10 +211,13 @@ def joined(batches: Sequence[Array]) -> Array:
 def returned_batches(op: ReturnOp, values: Sequence[Array], inputs: Sequence[tuple[SSAValue, Array]]) -> list[Array]:
     """The outputs of a network for some batches of `inputs`; constant outputs are repeated for each batch."""
     batches = max([array.size // max(1, prod(shape(value.type))) for value, array in inputs], default=1)
-    sizes = [prod(shape(value.type)) for value in op.operands]
-    return [
-        joined([value] * batches) if value.size == size else value for value, size in zip(values, sizes, strict=True)
-    ]
+
+    def is_of_one(value: Array, dims: Sequence[int]) -> bool:
+        """By the elements; of none by the leading dim."""
+        return value.size == prod(dims) and (value.size > 0 or value.shape[:1] == tuple(dims[:1]))
+
+    each = zip(values, (shape(value.type) for value in op.operands), strict=True)
+    return [joined([value] * batches) if is_of_one(value, dims) else value for value, dims in each]
 
 
 def _name(symbol: SymbolRefAttr) -> str:

@@ -196,7 +196,8 @@ def _type_of(value: ValueInfoProto) -> Attribute:
 def _hint(name: str) -> str | None:
     """`name` turned into an SSA name, or None; an attribute keeps the exact name."""
     cleaned = re.sub(r"[^A-Za-z0-9_$.-]", "_", name)
-    return cleaned if SSAValue.is_valid_name(cleaned) else None
+    base = re.sub(r"(_\d+)*$", "", cleaned)  # copies of a value have its name without such a suffix
+    return cleaned if base and SSAValue.is_valid_name(cleaned) else None
 
 
 def _ascii(name: str, what: str) -> str:

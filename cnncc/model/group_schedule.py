@@ -11,7 +11,7 @@ from cnncc.dialects._channels import CoreEnds
 from cnncc.dialects._groups import GroupLayer
 from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
+from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, transfer_order, waits_for_weights
 from cnncc.model.layer_schedule import ChannelNotes, LayerPlan, LayerSchedule, ScheduleWalk
 from cnncc.model.layer_shape import whole
 from cnncc.model.loop_walk import WalkPosition
@@ -119,7 +119,7 @@ class _GroupWalk:
         notes: Sequence[ChannelNotes] = (),
         on_core: bool = False,
     ) -> None:
-        self.group, self.order = plan.group, first_runs(plan.group)
+        self.group = plan.group
         self.depth, self.images = plan.group[0].depth, plan.group[0].sizes.n
         self.waits = waits_on_core(plan.group) if on_core or ends is not None else waits_for_weights(plan.group)
         self.arch, self.walks = arch, dict[int, ScheduleWalk]()
@@ -143,9 +143,9 @@ class _GroupWalk:
         return [tuple(self.walks[number].head()) for number in self._heads()]
 
     def _heads(self) -> list[int]:
-        """The layers that begin with transfers, in their order: those that nothing waits for come first."""
-        numbers = sorted((number for number in self.order if number in self.walks), key=lambda at: self.waits[at])
-        return [number for number in numbers if self.walks[number].head()]
+        """The layers that begin with transfers, in their order."""
+        order = transfer_order(self.group, self.waits, self.prefetches)
+        return [number for number in order if self.walks[number].head()]
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""

@@ -255,6 +255,16 @@ def first_runs(layers: Sequence[GroupLayer]) -> list[int]:
     return sorted(range(len(layers)), key=lambda number: (layers[number].delay, number))
 
 
+def transfer_order(layers: Sequence[GroupLayer], waits: Sequence[bool], prefetches: Sequence[bool]) -> list[int]:
+    """The layers in the order of their first transfers: weights, params, first blocks. Loads have none.
+
+    What no token of its own says comes before what the first load of the group waits for: layers without such a token,
+    then the one of these with a first block, then the layers with weights.
+    """
+    runs = (number for number in first_runs(layers) if not layers[number].is_load)
+    return sorted(runs, key=lambda number: (waits[number], prefetches[number]))
+
+
 def last_run(layers: Sequence[GroupLayer]) -> int:
     """The layer with the last stripe of all."""
     return max(range(len(layers)), key=lambda number: (layers[number].delay + layers[number].stripes.count, number))

@@ -12,7 +12,7 @@ Each section sets its descriptors anew, so that 16 of them do for any number of 
 registers, which the layers share.
 
 The weights of all layers arrive by one semaphore, in the order in which layers first run. Params of layers without
-weights come before all weights. The first load of the group waits for what comes after them.
+weights come before all weights and blocks. The first load of the group waits for what comes after them.
 
 On a core the loop over images is one over frames, and core 0 has the transfers (`core_program.py`).
 """
@@ -33,8 +33,8 @@ from cnncc.model.group_steps import (
     GroupBody,
     Section,
     check_stages,
-    first_runs,
     group_bodies,
+    transfer_order,
     waits_for_weights,
 )
 from cnncc.model.layer_shape import whole
@@ -59,7 +59,7 @@ class GroupProgram:
         arch: Arch,
         ends: CoreEnds | None = None,
     ) -> None:
-        self.group, self.order, self.over_frames = group, first_runs(group), ends is not None
+        self.group, self.over_frames = group, ends is not None
         self.depth, self.images = group[0].depth, group[0].sizes.n
         self.waits = waits_on_core(group) if self.over_frames else waits_for_weights(group)
         self.walks: dict[int, ProgramWalk] = {}
@@ -84,8 +84,9 @@ class GroupProgram:
         self.bodies = group_bodies(group, self.prefetches, ends)
 
     def transfers(self) -> list[Node]:
-        """The transfers of weights and params, with their views."""
-        return [node for number in self._transfer_order() for node in self.walks[number].head()]
+        """The transfers of weights, params and first blocks, with their views."""
+        order = transfer_order(self.group, self.waits, self.prefetches)
+        return [node for number in order for node in self.walks[number].head()]
 
     def steps(self) -> list[Node]:
         """All images, one after the other."""
@@ -95,10 +96,6 @@ class GroupProgram:
             frames = Piece(0, 0, self.images, True, True)
             return [Body(A.Repeat("i0", 1, frames=True), tuple(self._image(frames)))]
         return [Body(self._repeat(0, piece.count), tuple(self._image(piece))) for piece in self._images()]
-
-    def _transfer_order(self) -> list[int]:
-        """The layers in the order in which their first transfers come: those without a token first."""
-        return sorted((number for number in self.order if number in self.walks), key=lambda number: self.waits[number])
 
     def _repeat(self, register: int, count: int) -> A.Repeat:
         return A.Repeat(f"i{register}", count)
