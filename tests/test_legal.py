@@ -58,6 +58,12 @@ def test_tokens_order_stages_that_stand_in_some_places(stages: str, orders: bool
     assert has_tokens(mapped(f"weight@glb > {stages} > {box}")) == orders
 
 
+def test_operands_come_into_the_glb_before_register_files() -> None:
+    outside = "weight@glb > h':2 > ifmap@glb*2 > ifmap@rf*2 > k':2 > weight@rf*2 > {h'' > w > c > k''}"
+    inside = "weight@glb > h':2 > ifmap@rf*2 > k':2 > ifmap@glb*2 > weight@rf*2 > {h'' > w > c > k''}"
+    assert has_tokens(mapped(outside)) and not has_tokens(mapped(inside))
+
+
 def test_few_copies_of_bodies() -> None:
     """100 is peeled into 13 sevens, one, and a rest of 2; 7 into 2, 1 and a rest: 7 copies, of three dims 343."""
     shape = LayerShape("mac", Sizes(1, 100, 2, 100, 100, 1, 1), Window((1, 1)), 0, 100, 100)

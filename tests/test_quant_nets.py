@@ -151,7 +151,8 @@ def test_quant_calibrate_writes_what_it_saw() -> None:
             r"'input' has shape \[4, 28, 28\], expected \[1 or more, 1, 28, 28\]",
         ),
         ({"input": np.zeros((0, 1, 28, 28), np.float32)}, r"shape \[0, 1, 28, 28\]"),
-        ({"input": np.zeros((4, 1, 28, 28))}, "'input' has type float64, the input has float32"),
+        ({"input": np.zeros((4, 1, 28, 28), np.int64)}, "'input' has type int64, the input has float32"),
+        ({"input": np.full((4, 1, 28, 28), 1e300)}, "'input' has values that are not finite"),
         ({"input": np.full((4, 1, 28, 28), np.nan, np.float32)}, "'input' has values that are not finite"),
         ({"input": np.full((4, 1, 28, 28), 1e38, np.float32)}, "gives values that are not finite"),
     ],
@@ -160,6 +161,16 @@ def test_quant_calibrate_refuses_data_that_does_not_fit(data: dict[str, np.ndarr
     module, ctx = load("lenet", 1)
     with pytest.raises(Refusal, match=message):
         calibrate(module, ctx.weights, data, 16, 32)
+
+
+def test_quant_calibrate_rounds_reals_of_another_precision() -> None:
+    data = np.random.default_rng(0).normal(size=(4, 1, 28, 28))
+    modules = list[str]()
+    for array in (data, data.astype(np.float32)):
+        module, ctx = load("lenet", 1)
+        calibrate(module, ctx.weights, {"input": array}, 16, 32)
+        modules.append(str(module))
+    assert modules[0] == modules[1]
 
 
 def test_quant_calibrate_several_inputs_need_equal_counts() -> None:

@@ -140,25 +140,34 @@ def _dtype(kind: Attribute) -> np.dtype[np.generic]:
 
 def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Feeds]:
     """`data` cut into batches; the last one is filled up from the start. Raises Refusal for data that does not fit."""
-    counts: set[int] = set()
+    counts, arrays = set[int](), dict[str, Array]()
     refusals = Refusals()
     for name, kind in types.items():
         with refusals.kept(f"input '{name}'"):
             if name not in data:
                 raise Refusal(f"calibration data: input '{name}' is missing, there is {', '.join(data) or 'nothing'}")
-            counts.add(_sample_count(name, kind, data[name]))
+            arrays[name] = _in_type(np.asarray(data[name]), _dtype(kind))
+            counts.add(_sample_count(name, kind, arrays[name]))
     refusals.raise_any("calibration data")
     if len(counts) > 1:
         raise Refusal(f"calibration data: the inputs have different numbers of batches: {sorted(counts)}")
     return [
-        {name: _part(np.asarray(data[name]), shape(kind), index) for name, kind in types.items()}
+        {name: _part(arrays[name], shape(kind), index) for name, kind in types.items()}
         for index in range(max(counts, default=1))
     ]
 
 
+def _in_type(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Reals of another precision are rounded, as `run` does with them."""
+    if not array.dtype.kind == dtype.kind == "f":
+        return array
+    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+        return array.astype(dtype, copy=False)
+
+
 def _sample_count(name: str, kind: Attribute, array: Array) -> int:
     """The number of batches in `array`, of whose samples at most `SAMPLE_LIMIT` are used. Raises Refusal."""
-    dims, dtype, array = shape(kind), _dtype(kind), np.asarray(array)
+    dims, dtype = shape(kind), _dtype(kind)
     if array.dtype != dtype:
         raise Refusal(f"calibration data: '{name}' has type {array.dtype}, the input has {dtype}")
     if array.ndim != len(dims) or array.shape[1:] != dims[1:] or not array.size:

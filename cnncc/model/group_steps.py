@@ -281,7 +281,10 @@ def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
     comes = {"weight", "ifmap"} & staged[first].keys() or any(layers[r.producer].is_load for r in layers[first].reads)
     if any("params" in each and "weight" not in each for each in staged) and not comes:
         if "params" not in staged[first]:
-            why = "its first layer waits for no transfer, but a pool of it has params"
-            raise Refusal(f"layer {layers[first].label}: {why}: begin the group with another layer")
+            other = next(layer.label for layer, each in zip(layers, staged, strict=True) if "params" in each)
+            raise Refusal(
+                f"layer {other}: nothing would wait for its params: it has no weights, and the group's first layer, "
+                f"{layers[first].label}, waits for no transfer: begin the group with another layer"
+            )
         waits[first] = True
     return waits

@@ -70,11 +70,15 @@ def loops_in_space(shape: LayerShape, mapping: Mapping) -> list[tuple[Loop, int]
 def has_tokens(mapping: Mapping) -> bool:
     """Whether the tokens of the GLB can order the blocks of any mapping: their stages stand where these expect them.
 
+    - weights and ifmap come into the GLB outside the place where they come into register files (NEST-3)
     - residual and output stand at one place, or else residual and ifmap. The residual has no more buffers.
     - the ifmap has two buffers inside the blocks of the output
     - inside a loop over c, r or s loads say that its buffers are free: it has two, and no output is inside
     """
     staged = mapping.glb_stages
+    in_files = (stage for stage in mapping.stages if stage.memory == "rf" and stage.operand in staged)
+    if any(staged[stage.operand].depth > stage.depth for stage in in_files):
+        return False
     ifmap, residual, output = (staged.get(operand) for operand in ("ifmap", "residual", "output"))
     beside = output or ifmap
     if residual and beside and (residual.depth != beside.depth or residual.buffers > beside.buffers):
