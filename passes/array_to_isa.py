@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import assert_never
 
 import numpy as np
 from xdsl.context import Context
@@ -21,7 +22,8 @@ from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import name_after_tensors
 from cnncc.isa.fields import FieldTerm, Value, When
-from cnncc.isa.table import Instruction, instruction
+from cnncc.isa.table import RUN_BY_ENGINES, Instruction, instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.weights import WeightStore
 
 EXTENTS = 4
@@ -180,25 +182,27 @@ class _Layer:
             return prod(inst.number(name) for name in names)
 
         tensors = [self.tensor[view] for view in views]
-        match inst.spec.name:
-            case "dma":
+        kind = inst.spec.kind
+        assert kind in RUN_BY_ENGINES
+        match kind:
+            case Kind.DMA:
                 source, target = tensors if inst.text("direction") == "in" else reversed(tensors)
                 what = f"{product('count', 'rows', 'words')} words from {source} to {target}"
-            case "load":
+            case Kind.LOAD:
                 whose = " from the virtual neighbour" if inst.number("edge") else ""
                 words = product(*(f"extent{i}" for i in range(EXTENTS)))
                 what = f"{inst.text('kind')}, {words} words a PE{whose}"
-            case "mac":
+            case Kind.MAC:
                 what = "psums" if inst.number("psum_l") else "products"
                 of = f" of {lanes} {what}" if (lanes := inst.number("lanes")) > 1 else ""
                 what = f"{product('pixels', 'taps', 'step_range')} steps{of} on {product('rows', 'cols')} PEs"
-            case "commit":
+            case Kind.COMMIT:
                 added = inst.number("set_rows") if inst.number("reduce") else 1
                 what = f"{product('rows', 'cols', 'pixels', 'lines', 'channels') // added} results to {tensors[0]}"
-            case "unit":
+            case Kind.UNIT:
                 what = "output units"
-            case name:
-                raise ValueError(f"no comment says what {name} does")
+            case _:
+                assert_never(kind)
         return inst, f"{self.label}: {what}"
 
     def lower(self, op: Operation) -> Iterator[tuple[Instruction, str]]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
 from cnncc.isa.fields import When
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import MOVING_WORDS, Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.instruction_sizes import ceil_div, commit_results, dma_words, load_words, step_sums
 from cnncc.machine.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.program import Leaf, LoopNode, Node, leaves
@@ -36,7 +37,7 @@ Registers = tuple[int, ...]
 
 _LEAST_COPY = 1 << 10  # words; a smaller copy of a transfer's words costs as much, so it counts as much
 
-_RUNNABLE = ("load", "mac", "commit")  # others change settings or wait, in program order
+_RUNNABLE = (Kind.LOAD, Kind.MAC, Kind.COMMIT)  # others change settings or wait, in program order
 _CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
 
 
@@ -261,14 +262,14 @@ class _Order:
             raise _Dependent
 
     def _step(self, inst: Instruction, scope: Registers) -> None:
-        match inst.spec.name:
-            case "load":
+        match inst.spec.kind:
+            case Kind.LOAD:
                 self._load(inst, scope)
-            case "mac":
+            case Kind.MAC:
                 self._mac(inst, scope)
-            case "dma":
+            case Kind.DMA:
                 pass  # a transfer that the iteration begins or ends with: done before or after the block
-            case "commit":
+            case Kind.COMMIT:
                 if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
                     raise _Dependent
             case _:
@@ -341,9 +342,9 @@ def independent(loop: LoopNode, files: FilesBefore, not_first: set[int], not_las
     first, last = len(leading_fetches(loop)), len(trailing_stores(loop))
     instructions = [leaf.instruction for leaf in leaves(loop.body)][first:]
     instructions = instructions[: len(instructions) - last]
-    if not instructions or any(inst.spec.name not in _RUNNABLE for inst in instructions):
+    if not instructions or any(inst.spec.kind not in _RUNNABLE for inst in instructions):
         return False
-    if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
+    if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.kind is Kind.MAC}) > 1:
         return False  # sums and greatest values alternate, which one array expression cannot do
     try:
         _Order(files, not_first, not_last).walk(loop, ())
@@ -379,18 +380,23 @@ def _arrays(
 
 
 def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]) -> int:
-    if inst.spec.name == "mac":
-        summed = inst.when("clear") or ()
-        loops = prod(count for register, count in around if register not in summed)
-        return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range")) * step_sums(inst)
-    if inst.spec.name == "dma":
-        return prod(count for _, count in around) * max(_LEAST_COPY, dma_words(inst))
-    if inst.spec.name == "commit":
-        return prod(count for _, count in around) * commit_results(inst)
-    steps = descriptors[inst.number("desc")].steps
-    moving = {register for (register, _), term in steps.items() if term.step}
-    loops = prod(count for register, count in around if register in moving)
-    return loops * prod(_distinct(inst, axis) for axis in ("row", "col")) * load_words(inst)
+    kind, still = inst.spec.kind, set[int]()  # the registers of loops that do not make the array larger
+    assert kind in MOVING_WORDS
+    match kind:
+        case Kind.DMA:
+            size = max(_LEAST_COPY, dma_words(inst))
+        case Kind.LOAD:
+            steps = descriptors[inst.number("desc")].steps
+            still = dict(around).keys() - {register for (register, _), term in steps.items() if term.step}
+            size = prod(_distinct(inst, axis) for axis in ("row", "col")) * load_words(inst)
+        case Kind.MAC:
+            still = {*(inst.when("clear") or ())}
+            size = prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range")) * step_sums(inst)
+        case Kind.COMMIT:
+            size = commit_results(inst)
+        case _:
+            assert_never(kind)
+    return size * prod(count for register, count in around if register not in still)
 
 
 def _distinct(inst: Instruction, axis: str) -> int:
