@@ -28,7 +28,7 @@ from cnncc.machine.program import ALL_LOOPS, Leaf, Node, build_tree
 from cnncc.machine.times.clock import Clock, start_state
 from cnncc.machine.times.durations import Occupancy
 from cnncc.machine.times.loop_texts import LoopTexts, waits_for
-from cnncc.machine.times.tasks import ENGINES, HALVES, EngineTask
+from cnncc.machine.times.tasks import ENGINES, EngineTask, queue_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "pictures"
@@ -386,7 +386,7 @@ class Recorder(Clock):
             case "host" | "halt":
                 self.wait(0, tuple(range(len(ENGINES))), int(inst.spec.name == "host"))
             case "signal":
-                self.signal(0, len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
+                self.signal(0, queue_of(inst.number("semaphore")), inst.number("count"))
             case "desc" | "step":
                 self.tick(0)
             case name:

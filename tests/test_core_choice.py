@@ -122,7 +122,7 @@ def test_cuts_that_are_left_out_have_no_space(number: int) -> None:
         for first, end in pairwise(ends):
             part, region = graph.part(first, end), Region(2, 2)
             real.append(CorePlan(region, part, core_layers(part, region, 1, ARCH).group))
-            least.append(CorePlan(region, part, fewest_words(part, 1)))
+            least.append(CorePlan(region, part, fewest_words(part)))
     except Refusal as refusal:
         assert re.search("leave one of them out|leave the cores", str(refusal)), refusal
         return

@@ -10,7 +10,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.cores.core_times import layers_of, simulate_cores
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.program import build_tree
-from cnncc.machine.times.times import DEFAULT_LIMIT_CYCLES, Cycles, simulate
+from cnncc.machine.times.times import Cycles, simulate
 from cnncc.machine.traffic.counts import Traffic, count_traffic
 
 Stats = dict[str, object]
@@ -59,7 +59,6 @@ def stats(
     instructions: Sequence[Instruction],
     arch: Arch,
     layers: Sequence[tuple[str, int]] = (),
-    limit_cycles: int = DEFAULT_LIMIT_CYCLES,
     causes: bool = True,
     constant_words: int = 0,
     frames: int = 1,
@@ -71,9 +70,9 @@ def stats(
     Raises Refusal for a program that is none, Trap for one that the machine cannot run to its end.
     """
     if has_cores(instructions):
-        return _cores_stats(instructions, arch, layers, limit_cycles, causes, constant_words, frames)
+        return _cores_stats(instructions, arch, layers, causes, constant_words, frames)
     tree = build_tree(instructions)
-    times = simulate(tree, arch, layers, limit_cycles, causes=causes, constant_words=constant_words)
+    times = simulate(tree, arch, layers, causes=causes, constant_words=constant_words)
     counts = count_traffic(tree, arch, layers)
     by_layer = {label: _stats(times.layers[label], counts.layers[label], arch) for label, _ in layers}
     return {**_stats(times.cycles, counts.whole, arch), "layers": by_layer}
@@ -83,14 +82,13 @@ def _cores_stats(
     instructions: Sequence[Instruction],
     arch: Arch,
     layers: Sequence[tuple[str, int]],
-    limit_cycles: int,
     causes: bool,
     constant_words: int,
     frames: int,
 ) -> Stats:
     """The counters of a program of cores; also of each core, and of frames (CORE-7, CORE-8)."""
     cores = cores_of(instructions, arch, frames)
-    timed = simulate_cores(cores, layers, limit_cycles, causes=causes, constant_words=constant_words)
+    timed = simulate_cores(cores, layers, causes=causes, constant_words=constant_words)
     whole, computing = Traffic(), 0
     by_core: list[Stats] = []
     by_layer: Stats = {}

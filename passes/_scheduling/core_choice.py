@@ -174,7 +174,7 @@ class CoreSearch:
     def _smallest(self, first: int, end: int) -> CorePlan:
         """Units `first` … `end` - 1 with the fewest words."""
         part = self.graph.part(self.cuts[first], self.cuts[end])
-        return CorePlan(Region(1, 1), part, fewest_words(part, 1))
+        return CorePlan(Region(1, 1), part, fewest_words(part))
 
     def _by_bound(self) -> Iterator[Combination]:
         """All combinations, the least bound first."""

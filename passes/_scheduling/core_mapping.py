@@ -72,13 +72,14 @@ def core_layers(part: CorePart, region: Region, rows: int, arch: Arch, delays: S
     return _CoreChoice(part, choices, own, given if delays else ()).best()
 
 
-def fewest_words(part: CorePart, rows: int) -> LayerGroup:
-    """The layers in stripes with the fewest words of the GLB: no partial sums there, and no layer later than it must.
+def fewest_words(part: CorePart) -> LayerGroup:
+    """The layers in stripes of one row, with the fewest words of the GLB.
 
-    Its nests have no loops in a stripe: it is for space alone. Raises Refusal where layers need different stripes.
+    No partial sums lie there, and no layer is later than it must. The nests have no loops in a stripe: they are for
+    space alone. Raises Refusal where layers need different stripes.
     """
     stages = [[Stage(each, "glb", 0) for each in ("weight", "params") if each in operands(op)] for op in part.layers]
-    counts = heights(part.layers, rows, several=True)
+    counts = heights(part.layers, 1, several=True)
     nests = [Mapping((Loop("h", count),), tuple(own)) for count, own in zip(counts, stages, strict=True)]
     return with_rings(part.layers, nests)
 

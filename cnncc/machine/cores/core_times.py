@@ -179,7 +179,6 @@ def waiting_cause(leaf: Leaf) -> str:
 def simulate_cores(
     cores: Sequence[Core],
     layers: Sequence[tuple[str, int]] = (),
-    limit_cycles: int = DEFAULT_LIMIT_CYCLES,
     limit_steps: int = DEFAULT_LIMIT_STEPS,
     causes: bool = False,
     constant_words: int = 0,
@@ -196,7 +195,7 @@ def simulate_cores(
     for core, uses in zip(cores, ring_uses(cores), strict=True):
         own = layers_of(core, layers)
         idles = causes and bool(core.arch.rows)
-        simulation = Simulation(core.tree, core.arch, own, limit_cycles, limit_steps, idles, constant_words)
+        simulation = Simulation(core.tree, core.arch, own, DEFAULT_LIMIT_CYCLES, limit_steps, idles, constant_words)
         walks.append(CoreTimes(core, tokens, simulation, uses, timeline))
     period = _run(walks, tokens, pick)
     counted = [walk.result(layers_of(walk.core, layers)) for walk in walks]
