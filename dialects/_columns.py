@@ -94,10 +94,10 @@ class JoinOp(IRDLOperation):
             raise VerifyException(f"nest.join: the columns of {shapes} are not the result's {whole[3]} columns")
 
 
-def strip_name(name: str, strip: int, count: int = 1) -> str:
+def strip_name(name: str, strip: int, count: int) -> str:
     """What belongs to a strip, or to so many from this one on, by the name of what is split into strips.
 
-    >>> strip_name("conv1", 0), strip_name("conv1", 1, 14)
+    >>> strip_name("conv1", 0, 1), strip_name("conv1", 1, 14)
     ('conv1@0', 'conv1@1-14')
     """
     return f"{name}@{strip}" if count == 1 else f"{name}@{strip}-{strip + count - 1}"

@@ -299,7 +299,7 @@ def test_races_of_programs_of_one_core_are_the_same() -> None:
         text = ORDER.format(between="", takes=f"kind=ifmap {takes}")
         arch = replace(PAPER, cores=replace(PAPER.cores, most=1))
         alone, _ = races(assemble(text), arch)
-        one, _ = core_races(assemble(f"core rows=4 cols=4\n{text}"), arch)
+        one, _ = core_races(assemble(f"core rows=4 cols=4\n{text}"), arch, 1)
         assert [(each.word, each.is_write, each.late.index + 1) for each in alone] == [
             (each.word, each.is_write, each.late.index) for each in one
         ]

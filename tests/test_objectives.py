@@ -171,7 +171,7 @@ def test_estimates_of_energy_are_what_is_counted(preset: str, stride: int) -> No
             has_rest, on_diagonal = any(sizes.of(dim) % tile for dim, tile in tiles.items()), at.rows[3] > 1
             if has_rest or on_diagonal or not is_legal(shape, mapping, False):
                 continue
-            counters = operand_traffic(shape, mapping, arch).counters()
+            counters = operand_traffic(shape, mapping, arch, residual=False).counters()
             counters["words"]["glb_write"] -= counters["words"]["dram_read"]  # which count for plans
             for event in events:
                 counted = energy(counters, price[event])["total"]

@@ -227,7 +227,7 @@ def test_reuse_takes_no_longer_for_larger_images() -> None:
     shape = LayerShape("mac", Sizes(1, 64, 64, side, side, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, side, side)
     loops = "k > h':21 > [h'':3||7@rows w':7||8@cols] > h''' > w'' > c"
     text = f"weight@glb > params@glb > {loops} > weight@rf > ifmap@rf > {{s > r}}"
-    words = operand_traffic(shape, parse(text, shape.sizes), load_arch("spatial-8x8"))
+    words = operand_traffic(shape, parse(text, shape.sizes), load_arch("spatial-8x8"), residual=False)
     assert words.steps == side * side * 64 * 64 * 9
 
 
@@ -267,7 +267,7 @@ def test_reuse_sees_a_wrong_trip_count() -> None:
     compilation = start_compilation(SAMPLES / "models" / "lenet.onnx", CompileOptions("spatial-8x8", batch=1))
     compilation.run("nest")
     op = next(op for op in compilation.module.walk() if isinstance(op, LayerOp) and label_of(op) == "c2")
-    words = operand_traffic(layer_shape(op), mapping_of(op), compilation.settings.arch).counters()
+    words = operand_traffic(layer_shape(op), mapping_of(op), compilation.settings.arch, residual=False).counters()
     compilation.step(next(step for step in compilation.remaining() if step.name == TO_PROGRAMS))
     compilation.module.attributes[DONE] = StringAttr("array-prefetch")
     compilation.run()

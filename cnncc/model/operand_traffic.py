@@ -78,9 +78,7 @@ class OperandTraffic:
 
 
 @lru_cache(maxsize=2048)
-def operand_traffic(
-    shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False, first: int = 0
-) -> OperandTraffic:
+def operand_traffic(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, first: int = 0) -> OperandTraffic:
     """The words that a layer moves; first: see `Nest`. Raises Refusal for a mapping that `nest-to-array` refuses.
 
     Two thirds of the calls ask for a layer that was asked for before, with other prices. No caller changes the result.

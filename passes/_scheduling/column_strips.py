@@ -263,7 +263,7 @@ def strip_sizes(sizes: Sizes, own: Columns, count: int) -> Sizes:
     return replace(sizes, w=own.end - own.first, n=sizes.n if count == 1 else count)
 
 
-def narrowed(mapping: Mapping, columns: int, count: int = 1) -> Mapping:
+def narrowed(mapping: Mapping, columns: int, count: int) -> Mapping:
     """The nest on fewer columns, in a loop over several strips. Loops over columns that run once then are left out."""
     loops, runs, extent = list[Loop](), list[bool](), columns
     for loop in mapping.loops:

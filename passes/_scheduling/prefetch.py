@@ -23,7 +23,7 @@ from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
 
 def lifetimes(
-    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup] = ()
+    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup]
 ) -> dict[str, Lifetime]:
     """What is in the GLB, by name, when nothing is prefetched.
 

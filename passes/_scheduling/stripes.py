@@ -23,9 +23,7 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 Reads = Sequence[tuple[RowRead, ...]]
 
 
-def stripe_rows(
-    names: Sequence[str], heights: Sequence[int], reads: Reads, rows: int, several: bool = False
-) -> list[int]:
+def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows: int, several: bool) -> list[int]:
     """Rows of a stripe of each layer, `rows` for the last one. Raises Refusal where layers need different ones.
 
     several: other layers may leave the group, too. They go with what they read, else with the last layer.

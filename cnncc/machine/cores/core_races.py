@@ -50,7 +50,7 @@ class CoreRaces(CoreWalk[Known]):
             queue.clear()
 
 
-def core_races(instructions: Sequence[Instruction], arch: Arch, frames: int = 1) -> tuple[list[Race], int]:
+def core_races(instructions: Sequence[Instruction], arch: Arch, frames: int) -> tuple[list[Race], int]:
     """The races of a program of cores that ran to its end, with so many frames; and the number of instructions.
 
     Raises: Trap, for a token that never comes, an address that is none, or too many instructions.
