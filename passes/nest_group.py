@@ -36,7 +36,7 @@ from cnncc.passes._scheduling.layer_groups import (
     group_op,
     groups_of,
     heights,
-    inside,
+    ring_operands,
     ring_words,
     with_rings,
 )
@@ -222,7 +222,7 @@ def _streamed(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAVal
     """The operands of a layer that come and go through buffers: those streamed before, and results of the network."""
     before = mapping_of(layer)
     leaves = {"output"} if before.stages and _is_result(layer.result) else set[str]()
-    return (set(before.glb_stages) | leaves) - inside(layer, layers, loaded)
+    return (set(before.glb_stages) | leaves) - ring_operands(layer, layers, loaded)
 
 
 def _is_result(value: SSAValue) -> bool:

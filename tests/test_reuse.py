@@ -44,7 +44,7 @@ from cnncc.isa.codec import encode_program
 from cnncc.machine.traps import Trap
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import operand_traffic
-from cnncc.model.routes import RouteTerm, inside
+from cnncc.model.routes import RouteTerm, count_inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.numbered_nest import mapping_of as plan_mapping
@@ -64,13 +64,13 @@ def test_inside_counts_one_by_one() -> None:
         counts = [term.n for term in terms]
         steps = np.array([term.step for term in terms])
         at = [start + int((np.array(index) * steps).sum()) for index in np.ndindex(*counts)]
-        assert inside(start, limit, terms) == sum(0 <= each < limit for each in at)
+        assert count_inside(start, limit, terms) == sum(0 <= each < limit for each in at)
 
 
 def test_inside_of_a_large_image_is_quick() -> None:
     """A walk over the positions would take an hour."""
     rows = [RouteTerm(1 << 20, 1 << 10), RouteTerm(1 << 10, 1), RouteTerm(3, 1)]
-    assert inside(-1, 1 << 30, rows) == 3 * (1 << 30) - 2
+    assert count_inside(-1, 1 << 30, rows) == 3 * (1 << 30) - 2
 
 
 def in_glb(rng: Random, mapping: Mapping) -> Mapping:

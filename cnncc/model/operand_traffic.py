@@ -23,7 +23,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import passes_columns, positions, shared_columns
-from cnncc.model.routes import Nest, Route, RouteTerm, inside, sums
+from cnncc.model.routes import Nest, Route, RouteTerm, count_inside, sums
 
 KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
 OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")
@@ -208,7 +208,7 @@ class _LayerWords:
         if out.held == (self.sizes.h, self.sizes.w)[axis]:
             start, lines = 0, limit
         times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
-        return inside(start, limit, [*times, RouteTerm(lines, 1)])
+        return count_inside(start, limit, [*times, RouteTerm(lines, 1)])
 
     # -- loads -----------------------------------------------------------------------------------------------------
 
@@ -316,4 +316,4 @@ class _LayerWords:
 
 def _at(start: int, limit: int, offsets: set[int], terms: list[RouteTerm]) -> int:
     """The positions inside the image, over all PEs at `offsets`."""
-    return sum(inside(start + offset, limit, terms) for offset in offsets)
+    return sum(count_inside(start + offset, limit, terms) for offset in offsets)

@@ -184,7 +184,7 @@ def sums(terms: Sequence[RouteTerm]) -> set[int]:
     return {sum(offsets) for offsets in product(*ranges)}
 
 
-def inside(start: int, limit: int, terms: Sequence[RouteTerm]) -> int:
+def count_inside(start: int, limit: int, terms: Sequence[RouteTerm]) -> int:
     """The number of combinations of terms with 0 <= start + their sum < limit."""
     ordered = sorted(terms, key=lambda term: (-term.step, term.n))
     return _below(limit - start, ordered) - _below(-start, ordered)

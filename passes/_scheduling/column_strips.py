@@ -32,7 +32,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import LayerShape
-from cnncc.passes._scheduling.layer_groups import inside
+from cnncc.passes._scheduling.layer_groups import ring_operands
 from cnncc.passes._scheduling.nest_layers import label_of
 
 
@@ -136,7 +136,7 @@ def may_roll(layers: Sequence[LayerOp], streamed: Map[LayerOp, Collection[str]])
     GLB, as far apart from strip to strip, or none does.
     """
     for layer in layers:
-        outside = {"residual", "output"} - inside(layer, layers) - {*streamed[layer]}
+        outside = {"residual", "output"} - ring_operands(layer, layers) - {*streamed[layer]}
         if layer.sizes.data.n > 1 or (layer.residual is not None and len(outside) == 1):
             return False
     return True

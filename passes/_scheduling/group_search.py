@@ -26,7 +26,7 @@ from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling import schedule_file
 from cnncc.passes._scheduling.candidates import Candidates, label
-from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, inside, with_rings
+from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, ring_operands, with_rings
 from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
@@ -326,7 +326,7 @@ class GroupSearch:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
         streamed = set(self.mappings[layer].glb_stages) | ({"output"} if self.is_result(layer) else set[str]())
-        streamed = streamed - inside(layer, layers, form.loaded)
+        streamed = streamed - ring_operands(layer, layers, form.loaded)
         if nest_ is not None:
             return striped(layer, nest_, rows, streamed, None, form.single)
         around = (*((Loop("n"),) if layer.sizes.data.n > 1 else ()), Loop("h", rows))

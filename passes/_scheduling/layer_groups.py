@@ -286,7 +286,7 @@ def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[
     return [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
 
 
-def inside(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:
+def ring_operands(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:
     """The operands of a layer that lie in rings of its group."""
     reads = reads_of_values(layer, [*loaded, *(each.result for each in layers)])
     is_read = any(reads_of_values(other, [layer.result]) for other in layers)
