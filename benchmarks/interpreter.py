@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cnncc.arch.model import PRESETS, load_arch
 from cnncc.binary.container import Binary, from_bytes, to_bytes
-from cnncc.binary.modules import build_binary, layers
+from cnncc.binary.isa_module import build_binary, layers
 from cnncc.binary.run import Machine, inputs_of
 from cnncc.binary.run import run as run_values
 from cnncc.driver.pipeline import Settings, import_model

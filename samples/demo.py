@@ -14,7 +14,7 @@ import numpy as np
 
 from cnncc.binary.container import Binary, load, to_bytes
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import disassembly
+from cnncc.binary.isa_module import disassembly
 from cnncc.binary.run import run
 from cnncc.cli.run import stats_text
 from cnncc.driver.build import Build

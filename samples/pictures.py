@@ -18,7 +18,7 @@ import click
 from cnncc.arch.model import Arch, load_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import layers
+from cnncc.binary.isa_module import layers
 from cnncc.driver.build import Build
 from cnncc.driver.sources import CompileOptions, start_before_programs, start_compilation
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule

@@ -24,7 +24,7 @@ from command_server import serving
 from examples import tell_hypothesis
 from searches import SHORT, search_first, search_with
 
-from cnncc.binary import modules
+from cnncc.binary import isa_module
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
@@ -87,7 +87,7 @@ def every_binary_assembles_again() -> Iterator[None]:
         return words
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules, "encode_program", checked)
+        patch.setattr(isa_module, "encode_program", checked)
         yield
 
 

@@ -47,7 +47,7 @@ from searches import FEWEST, forget
 
 from cnncc.arch.model import parse_arch
 from cnncc.binary.container import from_bytes, to_bytes
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import run
 from cnncc.driver.check_findings import lost_bits
 from cnncc.driver.pipeline import Compilation, Settings, Step, StepFailed, import_model

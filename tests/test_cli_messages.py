@@ -11,7 +11,7 @@ from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, invoke, noi
 from test_cli_models import host_in_the_middle
 
 from cnncc.binary.container import load
-from cnncc.binary.modules import layers
+from cnncc.binary.isa_module import layers
 from cnncc.dialects.nest import Loop
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions

@@ -14,7 +14,7 @@ from test_group_programs import REFUSED, checked, claim_of, program_of, raced
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
 from cnncc.binary.container import load
-from cnncc.binary.modules import binary_to_module
+from cnncc.binary.isa_module import binary_to_module
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorAttr, TensorOp
 from cnncc.dialects.cnn import Window

@@ -21,7 +21,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects import array as A
 from cnncc.dialects._records import format_record

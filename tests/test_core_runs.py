@@ -20,7 +20,7 @@ from test_races import ORDER
 from trap_cases import CORES_ARCH, DEADLOCKS
 
 from cnncc.binary.container import Binary, from_bytes, save, to_bytes
-from cnncc.binary.modules import disassembly
+from cnncc.binary.isa_module import disassembly
 from cnncc.binary.run import Machine, inputs_of, outputs_of, run
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble

@@ -17,7 +17,7 @@ from trap_cases import CORES, CORES_ARCH, GIVES_1
 
 from cnncc.arch.model import Arch, Cores, arch_from_table, arch_text, array_title, load_arch, parse_arch, said_keys
 from cnncc.binary.container import Binary, from_bytes, pack, to_bytes, with_dram_addresses
-from cnncc.binary.modules import binary_to_module, build_binary, disassembly
+from cnncc.binary.isa_module import binary_to_module, build_binary, disassembly
 from cnncc.binary.run import Machine
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal

@@ -19,7 +19,7 @@ from group_cases import random_chain
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary, load, save
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects._channels import Channel, Link, Reader
 from cnncc.dialects._groups import GroupLayer, RowRead

@@ -24,7 +24,7 @@ from cnncc.arch.model import PRESETS as ARRAYS
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.certificate.group_entries import figures
 from cnncc.dialects._groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
 from cnncc.dialects._main_function import main_function

@@ -18,7 +18,7 @@ from test_isa_lowering import lower, two_in_two_out
 
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary, from_bytes, load, pack, save, to_bytes
-from cnncc.binary.modules import binary_to_module, build_binary, comments, layers
+from cnncc.binary.isa_module import binary_to_module, build_binary, comments, layers
 from cnncc.binary.run import Machine, quantise_input
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.dialects.weights import GlobalOp

@@ -28,7 +28,7 @@ from trap_cases import ADD, ARCH, COMMIT, FAR, FIRST, HOSTILE, LOAD, PONG, SETUP
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.binary.container import Binary
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import Machine
 from cnncc.driver.pipeline import Settings, import_model
 from cnncc.errors import Refusal

@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch, parse_arch
-from cnncc.binary.modules import disassembly
+from cnncc.binary.isa_module import disassembly
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window

@@ -32,7 +32,7 @@ from xdsl.dialects.builtin import StringAttr
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes

@@ -23,7 +23,7 @@ import cnncc.passes.array_to_isa as array_to_isa
 import cnncc.proof.proof as proofs
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
-from cnncc.binary.modules import disassembly
+from cnncc.binary.isa_module import disassembly
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConvOp, PoolOp, StepsAttr, WindowAttr
 from cnncc.draws import CHOICES, Draws

@@ -31,7 +31,7 @@ from qlinear_cases import (
 
 from cnncc.arch.model import PRESETS, load_arch
 from cnncc.binary.container import from_bytes, to_bytes
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import run
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context

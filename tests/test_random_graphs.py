@@ -26,7 +26,7 @@ from random_graphs import Network
 
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import from_bytes, to_bytes
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import run
 from cnncc.driver.pipeline import Compilation, Settings, import_model
 from cnncc.driver.verify import Verifier

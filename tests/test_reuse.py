@@ -31,7 +31,7 @@ from xdsl.dialects.builtin import StringAttr
 from cnncc.arch.model import load_arch, parse_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary, layers
+from cnncc.binary.isa_module import build_binary, layers
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.cnn import Window

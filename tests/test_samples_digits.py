@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cli_cases import done
 
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import run
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.sources import CompileOptions, start_compilation

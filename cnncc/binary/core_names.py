@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from cnncc.binary.container import Binary
-from cnncc.binary.modules import layers
+from cnncc.binary.isa_module import layers
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.core_walk import CoreWait, Deadlock
 

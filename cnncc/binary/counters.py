@@ -6,7 +6,7 @@ from typing import Any
 
 from cnncc.binary.container import Binary
 from cnncc.binary.core_names import deadlock_by_names
-from cnncc.binary.modules import layers
+from cnncc.binary.isa_module import layers
 from cnncc.errors import Refusal
 from cnncc.isa.codec import has_cores
 from cnncc.machine.cores.core_times import EngineRun, simulate_cores

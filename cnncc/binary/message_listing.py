@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from cnncc.binary.container import Binary
-from cnncc.binary.modules import layers
+from cnncc.binary.isa_module import layers
 from cnncc.binary.run import Machine, count_images, inputs_of, random_inputs
 from cnncc.errors import Refusal, plural
 from cnncc.isa.codec import has_cores

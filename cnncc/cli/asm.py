@@ -27,7 +27,7 @@ def command(source: Path, output: Path, data: Path) -> None:
     import numpy as np
 
     from cnncc.binary.container import from_bytes, load, to_bytes
-    from cnncc.binary.modules import check_names
+    from cnncc.binary.isa_module import check_names
     from cnncc.isa.assembly import assemble
     from cnncc.isa.codec import decode_program, encode_program
     from cnncc.util.files import check_writable, read_bytes, write_atomically

@@ -101,7 +101,7 @@ def _print_one_core(build: Build, plan: CoresPlan, options: CompileOptions | Non
 
 def _write_program(build: Build, output: Path | None, emit: str) -> None:
     from cnncc.binary.container import to_bytes
-    from cnncc.binary.modules import disassembly
+    from cnncc.binary.isa_module import disassembly
     from cnncc.driver.cores_text import cores_text
     from cnncc.driver.pipeline import AUTO, NONE
     from cnncc.passes._scheduling.schedule_file import read_schedule

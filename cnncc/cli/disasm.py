@@ -19,7 +19,7 @@ def command(binary: Path, output: Path | None) -> None:
     cnncc disasm lenet.cnb -o lenet.s
     """
     from cnncc.binary.container import load
-    from cnncc.binary.modules import disassembly
+    from cnncc.binary.isa_module import disassembly
     from cnncc.util.files import check_writable
 
     check_writable(output, inputs=(binary,))

@@ -9,7 +9,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.binary.container import Binary
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.pipeline import Compilation, Step
 from cnncc.driver.program_parts import PartsObserver

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
 from cnncc.binary.container import from_bytes, to_bytes
-from cnncc.binary.modules import build_binary
+from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects.array import Tensor, TensorOp
 from cnncc.dialects.isa import LayerOp

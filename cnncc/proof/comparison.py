@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import Operation
 
-from cnncc.binary.modules import binary_to_module
+from cnncc.binary.isa_module import binary_to_module
 from cnncc.binary.run import outputs_of
 from cnncc.dialects._main_function import input_names, output_names, returned
 from cnncc.dialects.array import Tensor

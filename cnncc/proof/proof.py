@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 
 from cnncc.binary.container import Binary
-from cnncc.binary.modules import layers
+from cnncc.binary.isa_module import layers
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
 from cnncc.eval.cnn_residues import evaluate, words_of_values
