@@ -102,7 +102,7 @@ class _Commands(click.Group):
                 sys.exit(1)
             if os.environ.get("CNNCC_TRACEBACK") == "1":
                 traceback.print_exc()
-            message = one_line(str(error), MESSAGE_LIMIT - 150)
+            message = one_line(str(error), MESSAGE_LIMIT - 150)  # less what is said around it
             click.echo(
                 f"cnncc: {type(error).__name__}: {message}: this is a defect of cnncc, please report "
                 f"(CNNCC_TRACEBACK=1 shows where)",

@@ -23,7 +23,7 @@ from cnncc.dialects.isa import InstOp
 from cnncc.errors import Finding, Refusal, hint
 from cnncc.util.files import read_bytes
 
-MESSAGE_LIMIT = 400  # characters of a verifier's message: its notes contain the whole module
+XDSL_LIMIT = 400  # characters of a message of xDSL: a verifier's notes contain the whole module
 IR_LIMIT_BYTES = 1 << 28
 MOST_ELEMENTS, MOST_BITS = 1 << 31, 64  # of a tensor; of an integer
 # xDSL's lexer takes exponential time for a string without an end.
@@ -130,9 +130,9 @@ def user_errors() -> Generator[None]:
 
 
 def shortened(message: str) -> str:
-    """The message on one line, cut at `MESSAGE_LIMIT`."""
+    """The message on one line, cut at `XDSL_LIMIT`."""
     line = " ".join(message.split())
-    return line if len(line) <= MESSAGE_LIMIT else line[:MESSAGE_LIMIT] + "…"
+    return line if len(line) <= XDSL_LIMIT else line[:XDSL_LIMIT] + "…"
 
 
 def _culprit(error: Exception) -> str:
