@@ -160,12 +160,13 @@ class _GroupWalk:
         loops = zip(pieces, images, strict=True)
         return [*heads, *(repeat(count, 1, tuple(image)) for (count, _), image in loops)]
 
-    def _with_views(self, image: list[tuple[int, list[tuple[int, list[Node]]]]]) -> list[Node]:
+    def _with_views(self, image: list[list[list[Node]]]) -> list[Node]:
         """The bodies of an image as loops; each section begins with descriptors and settings."""
         result: list[Node] = []
-        for steps, sections in image:
-            body = [node for layer, nodes in sections for node in (*self._set(layer), *nodes)]
-            result.append(repeat(steps, 1 << self.depth - 1, tuple(body)))
+        for body, sections in zip(self.bodies, image, strict=True):
+            own = zip(body.sections, sections, strict=True)
+            nodes = [node for section, rest in own for node in (*self._set(section.layer), *rest)]
+            result.append(repeat(body.steps, 1 << self.depth - 1, tuple(nodes)))
         return result
 
     def _set(self, number: int) -> list[Node]:
@@ -174,14 +175,11 @@ class _GroupWalk:
             return [self.walks[number].views(), SETTINGS]
         return [SequencerCycles(OF_LOAD + self.depth - 1)]  # a step from image to image in DRAM
 
-    def _image(self, number: int, count: int, is_last: bool) -> list[tuple[int, list[tuple[int, list[Node]]]]]:
-        """(steps, sections) of each body in a piece of the images; a section: (layer, its nodes)."""
+    def _image(self, number: int, count: int, is_last: bool) -> list[list[list[Node]]]:
+        """The nodes of each body's sections in a piece of the images."""
         bit = 1 if self.depth > 1 else 0
         masks = bit * (count > 1), bit * (number > 0), bit * (not is_last)
-        return [
-            (body.steps, [(section.layer, self._section(body, section, masks)) for section in body.sections])
-            for body in self.bodies
-        ]
+        return [[self._section(body, section, masks) for section in body.sections] for body in self.bodies]
 
     def _section(self, body: GroupBody, section: Section, masks: tuple[int, int, int]) -> list[Node]:
         layer, bit = self.group[section.layer], 1 << self.depth - 1
