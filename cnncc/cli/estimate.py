@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, NAMES, OF_CORES, compile_options, json_option, parallel_options, print_remarks
+from cnncc.cli.options import FILE, compile_options, json_option, parallel_options, print_remarks
 from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -70,7 +71,8 @@ def command(
         if check_certificate:
             _check(source, check_certificate, options)
             return
-    given = [name for name in (*NAMES, *OF_CORES) if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    names = [each.name for each in fields(options)]
+    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if source.suffix == ".cnb" and given:
         raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
     if source.suffix == ".cnb" and certificate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -67,8 +68,6 @@ _PARALLEL_OPTIONS = (
         help="With --parallel: as few PEs as do F frames a second; default: all, for the most frames.",
     ),
 )
-NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups", "partition")
-OF_CORES = ("parallel", "fps")
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +77,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_options(**given: Any) -> Any:
         from cnncc.driver.sources import CompileOptions
 
-        known = {name: given.pop(name) for name in (*NAMES, *OF_CORES) if name in given}
+        known = {each.name: given.pop(each.name) for each in fields(CompileOptions) if each.name in given}
         if known.get("slack") is not None and (objective := known.get("objective")) not in (None, OBJECTIVES[0]):
             raise click.UsageError(f"--slack has no effect with --objective {objective}: it is a share of the cycles")
         return command(options=CompileOptions(**known), **given)
