@@ -75,7 +75,7 @@ def command(
     array = f"{loaded.arch.name} ({loaded.arch.rows} x {loaded.arch.cols} PEs)"
     click.echo(f"{binary.name}: {plural(images * batch, 'image')} through {array}")
     if "cores" in counters:
-        click.echo(fitted(cores_text(counters, loaded.arch.clock_mhz)))
+        click.echo(fitted(cores_stats_text(counters, loaded.arch.clock_mhz)))
     else:
         click.echo(fitted(stats_text(counters, batch)))
     for name, values in results.items():
@@ -100,7 +100,7 @@ def stats_text(counters: Mapping[str, Any], batch: int = 1) -> Iterator[str]:
     yield f"  cycles and MACs are per {each}"
 
 
-def cores_text(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:
+def cores_stats_text(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:
     """A table of the cores, then the times of frames."""
     rows: list[list[str]] = []
     for number, core in enumerate(counters["cores"]):
