@@ -41,7 +41,7 @@ class _Fold(RewritePattern):
             return
         own = op.ints_attr("pads", [0] * len(pads))
         total = [a + b for a, b in zip(pads, own, strict=True)]
-        if op.is_op("AveragePool") and not self.fits_pool(op, own, total):
+        if op.is_op("AveragePool") and not _fits_pool(op, own, total):
             return
         op.operands[0] = pad.operands[0]
         op.attributes["pads"] = DenseArrayBase.from_list(i64, total)
@@ -91,16 +91,17 @@ class _Fold(RewritePattern):
         array = constant_operand(pad.operand(2), self.store)
         return array is not None and array.size == 1 and not array.any()
 
-    def fits_pool(self, op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
-        # Zeros added by Pad count as pixels; the pool's own padding must count as well, or not exist.
-        if any(own) and not op.int_attr("count_include_pad", 0):
-            return False
-        # The last window of ceil_mode may reach over the edge, and only positions on padding count.
-        if op.int_attr("ceil_mode", 0):
-            return False
-        # onnxruntime refuses padding as large as the window.
-        kernel = op.ints_attr("kernel_shape", ())
-        return all(pad < size for pad, size in zip(total, kernel * 2, strict=True))
+
+def _fits_pool(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
+    # Zeros added by Pad count as pixels; the pool's own padding must count as well, or not exist.
+    if any(own) and not op.int_attr("count_include_pad", 0):
+        return False
+    # The last window of ceil_mode may reach over the edge, and only positions on padding count.
+    if op.int_attr("ceil_mode", 0):
+        return False
+    # onnxruntime refuses padding as large as the window.
+    kernel = op.ints_attr("kernel_shape", ())
+    return all(pad < size for pad, size in zip(total, kernel * 2, strict=True))
 
 
 @dataclass(frozen=True)

@@ -208,11 +208,6 @@ class ArrayState:
             view = replace(view, frames=False, height=self.frames, pitch=words)
         self.views[view.name] = view
 
-    def _semaphore(self, number: int) -> int:
-        if not 1 <= number <= 15:
-            raise Refusal(f"there is no semaphore {number}")
-        return number
-
     def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
         """Take a token, do what `rule` says, give a token (TOKEN-4)."""
         if self.misses(tokens):
@@ -228,11 +223,11 @@ class ArrayState:
 
     def misses(self, tokens: A.Tokens) -> bool:
         """Whether a token is to be taken that is not there."""
-        return self._takes(tokens) and self.semaphores[self._semaphore(tokens.take)] == 0
+        return self._takes(tokens) and self.semaphores[_semaphore(tokens.take)] == 0
 
     def give(self, semaphore: int, count: int = 1) -> None:
         """Give tokens to a semaphore, or by its routes (CORE-3)."""
-        for state, number in self.routes.get(self._semaphore(semaphore), [(self, semaphore)]):
+        for state, number in self.routes.get(_semaphore(semaphore), [(self, semaphore)]):
             state.semaphores[number] += count
 
     # -- memories (DMA-1, LOAD-1) --------------------------------------------------------------------------------------
@@ -450,6 +445,12 @@ class ArrayState:
             bias = pairs[..., 0].astype(np.int64) if unit.bias else None
             scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
         return Epilogue(bias, scale, unit.zero, unit.clamp, factors, unit.add_clamp, unit.slope)
+
+
+def _semaphore(number: int) -> int:
+    if not 1 <= number <= 15:
+        raise Refusal(f"there is no semaphore {number}")
+    return number
 
 
 def named(op: Operation, rule: Callable[[Operation], None]) -> None:

@@ -178,7 +178,7 @@ class _Run:
                 x, is_max = self.operand(op.x, op), op.kind.data == "max"
                 sums = self.by_draw(lambda d: pool_values(x.residues[d].astype(np.float64), op.window.data, "sum"))
                 if is_max:
-                    sums = reduced(sums) * self.along_draws(self.draws.maximum(), sums.ndim) + MAXIMUM_START
+                    sums = reduced(sums) * _along_draws(self.draws.maximum(), sums.ndim) + MAXIMUM_START
                 steps = op.steps.data if op.steps else Steps()
                 result = self.finish(sums, x.degree + is_max, steps, op, op.residual)
             case AddOp():
@@ -207,27 +207,23 @@ class _Run:
         """The results of a rule for each draw, as residues [draw, …]."""
         return np.stack([reduced(rule(draw)) for draw in range(self.draws.count)])
 
-    def along_draws(self, drawn: npt.NDArray[Any], axes: int) -> Values:
-        """What is drawn along the first of `axes` axes."""
-        return drawn.reshape(-1, *[1] * (axes - 1)).astype(np.float64)
-
     def finish(self, v: Values, degree: int, steps: Steps, op: Operation, residual: SSAValue | None) -> Polynomials:
         """The results [draw, n, k, …] of sums after their epilogue."""
         if steps.bias:
-            v, degree = v + self.by_channel(self.params(steps.bias, op), v.ndim), max(degree, 1)
+            v, degree = v + _by_channel(self.params(steps.bias, op), v.ndim), max(degree, 1)
         if steps.scale:
             scale = self.params(steps.scale, op)
-            by_place = scale[:, None, None] if steps.per_position else self.by_channel(scale, v.ndim)
+            by_place = scale[:, None, None] if steps.per_position else _by_channel(scale, v.ndim)
             v, degree = reduced(v) * by_place, degree + 1
             if steps.slope != 1:
-                v, degree = reduced(v) * self.along_draws(self.draws.real("slope", steps.slope), v.ndim), degree + 1
+                v, degree = reduced(v) * _along_draws(self.draws.real("slope", steps.slope), v.ndim), degree + 1
             v = v + steps.zero
         v, degree = self.clamped(v, "clamp", steps.clamp), degree + clamps("clamp", steps.clamp)
         if steps.factors:
             assert residual is not None
             other = self.operand(residual, op)
             reals = zip(("factor_a", "factor_b", "fixed"), self.array(steps.factors, op), strict=True)
-            a, b, fixed = (self.along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
+            a, b, fixed = (_along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
             v = self.clamped(v * a + other.residues * b + fixed, "add_clamp", steps.add_clamp)
             degree = max(degree, other.degree) + 2
         results = v.astype(np.int16)
@@ -235,13 +231,9 @@ class _Run:
             results = np.stack([shuffle_channels(each, steps.shuffle) for each in results])
         return Polynomials(results, degree)
 
-    def by_channel(self, params: Values, axes: int) -> Values:
-        """Parameters [draw, k] of results [draw, n, k, …]."""
-        return params.reshape(len(params), 1, -1, *[1] * (axes - 3))
-
     def clamped(self, v: Values, stage: str, bounds: tuple[int, ...]) -> Values:
         """The image of a clamp."""
-        factor, addend = (self.along_draws(each, v.ndim) for each in self.draws.clamp(stage, bounds))
+        factor, addend = (_along_draws(each, v.ndim) for each in self.draws.clamp(stage, bounds))
         return reduced(reduced(v) * factor + addend)
 
     def host(self, op: HostOp) -> None:
@@ -253,3 +245,13 @@ class _Run:
             self.known[value] = known
             results.append(known)
         self.hosts.append((op, operands, results))
+
+
+def _by_channel(params: Values, axes: int) -> Values:
+    """Parameters [draw, k] of results [draw, n, k, …]."""
+    return params.reshape(len(params), 1, -1, *[1] * (axes - 3))
+
+
+def _along_draws(drawn: npt.NDArray[Any], axes: int) -> Values:
+    """What is drawn along the first of `axes` axes."""
+    return drawn.reshape(-1, *[1] * (axes - 1)).astype(np.float64)

@@ -199,7 +199,7 @@ class Timeline:
 
     def go_on(self, clock: TimelineClock, nodes: Sequence[Node], first: int, last: int) -> None:
         """Run nodes, as `run` does. first, last: masks of the loops around that are in their first, last iteration."""
-        self._sequence(self._steps(nodes, first, last), clock)
+        self._sequence(_steps(nodes, first, last), clock)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
@@ -234,23 +234,11 @@ class Timeline:
             if (body := inside.bodies.get(key := (*takes, *gives))) is None:
                 held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
                 queues = tuple(dict.fromkeys(token.queue for token in held))
-                steps = self._steps(loop.body, first, last)
+                steps = _steps(loop.body, first, last)
                 innermost = all(step.engine >= 0 for step in steps)
                 body = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost, {})
             inside.of_masks[first, last] = body
         return body
-
-    def _steps(self, nodes: Sequence[Node], first: int, last: int) -> list[_Step]:
-        """The steps of nodes, with their conditions decided."""
-        steps: list[_Step] = []
-        for node in nodes:
-            if isinstance(node, Task):
-                takes = [queue for queue, when in node.takes if not when & ~first]
-                gives = [queue for queue, when in node.gives if not when & ~last]
-                steps.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
-            else:
-                steps.append(_Step(-1, 0, 0, (), (), first, last, node))
-        return steps
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -326,6 +314,19 @@ class Timeline:
                 tokens[node.queue] += [clock.now] * node.tokens
             elif isinstance(node, Wait):
                 clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # PROG-4
+
+
+def _steps(nodes: Sequence[Node], first: int, last: int) -> list[_Step]:
+    """The steps of nodes, with their conditions decided."""
+    steps: list[_Step] = []
+    for node in nodes:
+        if isinstance(node, Task):
+            takes = [queue for queue, when in node.takes if not when & ~first]
+            gives = [queue for queue, when in node.gives if not when & ~last]
+            steps.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
+        else:
+            steps.append(_Step(-1, 0, 0, (), (), first, last, node))
+    return steps
 
 
 def predicted_cycles(nodes: Sequence[Node], elapsed: int, stall: Mapping[str, int]) -> PredictedCycles:

@@ -95,10 +95,7 @@ class GroupProgram:
         if self.over_frames:
             frames = Piece(0, 0, self.images, True, True)
             return [Body(A.Repeat("i0", 1, frames=True), tuple(self._image(frames)))]
-        return [Body(self._repeat(0, piece.count), tuple(self._image(piece))) for piece in self._images()]
-
-    def _repeat(self, register: int, count: int) -> A.Repeat:
-        return A.Repeat(f"i{register}", count)
+        return [Body(A.Repeat("i0", piece.count), tuple(self._image(piece))) for piece in self._images()]
 
     def _images(self) -> list[Piece]:
         """The images. The last one is a piece of its own if the others prefetch the first stripe of the next image."""
@@ -109,7 +106,7 @@ class GroupProgram:
     def _image(self, image: Piece | None) -> list[Node]:
         return [
             Body(
-                self._repeat(self.depth - 1, body.steps),
+                A.Repeat(f"i{self.depth - 1}", body.steps),
                 tuple(node for section in body.sections for node in self._section(body, section, image)),
             )
             for body in self.bodies

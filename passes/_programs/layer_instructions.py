@@ -125,8 +125,8 @@ class LayerInstructions:
         return (
             inner_count * outer_count,
             inner_count,
-            self._term(inner, coordinates),
-            self._term(outer[0] if outer else None, coordinates),
+            _term(inner, coordinates),
+            _term(outer[0] if outer else None, coordinates),
         )
 
     def _inside_set(self, loop: Loop, extent: Map[str, int]) -> bool:
@@ -136,13 +136,6 @@ class LayerInstructions:
         """
         shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, self.taps, extent["w"])
         return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
-
-    def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.IndexTerm:
-        if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
-            return A.IndexTerm()
-        along = coordinates[placed[0].dim]
-        step = along.of(placed[0].step)
-        return A.IndexTerm(along.axis, step) if step else A.IndexTerm()
 
     # -- loads ---------------------------------------------------------------------------------------------------
 
@@ -350,7 +343,7 @@ class LayerInstructions:
             raise self._refuse(f"of the loops {names} on rows those over c, r, s come last: sums go to the next row")
         together = prod(count for loop, count in rows if loop.dim in REDUCTION_DIMS)
         outer = next((placed for placed in rows if placed[0].dim not in REDUCTION_DIMS), None)
-        term = self._term(outer, self.glb["output"].coordinates)
+        term = _term(outer, self.glb["output"].coordinates)
         return replace(place, set_rows=together, row=A.IndexTerm(), row_set=term)
 
     def _committed(self, at: Position) -> tuple[list[A.Extent], A.Slots]:
@@ -376,3 +369,11 @@ class LayerInstructions:
         stage = self.operands.stages["params"]
         start = self.loops.start(self.glb["params"], at).offset
         return (self.operands.buffer(stage, at) + start) // self.layer.params_words
+
+
+def _term(placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.IndexTerm:
+    if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
+        return A.IndexTerm()
+    along = coordinates[placed[0].dim]
+    step = along.of(placed[0].step)
+    return A.IndexTerm(along.axis, step) if step else A.IndexTerm()

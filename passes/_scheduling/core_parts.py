@@ -98,7 +98,7 @@ class LayerGraph:
             """Copies of a value for all engines but the one that reads it."""
             loads = value in entries or any(layer.ifmap is value for layer in own)
             commits = next((layer for layer in own if layer.residual is value), None)
-            name, inside = self._name(value), values[value]
+            name, inside = _name(value), values[value]
             if commits and (loads or value in leaving):
                 residuals[value] = add(copy_of(inside, f"{name}.for.{label_of(commits)}"), None)
             if value in leaving and (loads or commits):
@@ -115,9 +115,10 @@ class LayerGraph:
             copies(layer.result)
         return CorePart(block, tuple(entries), tuple(leaving), tuple(originals))
 
-    def _name(self, value: SSAValue) -> str:
-        owner = value.owner
-        return label_of(owner) if isinstance(owner, LayerOp) else "image"
+
+def _name(value: SSAValue) -> str:
+    owner = value.owner
+    return label_of(owner) if isinstance(owner, LayerOp) else "image"
 
 
 @dataclass(frozen=True)

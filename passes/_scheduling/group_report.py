@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cnncc.errors import plural
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.passes._scheduling.group_choice import GroupChoice
-from cnncc.passes._scheduling.group_search import Candidate, GroupForm
+from cnncc.passes._scheduling.group_search import Candidate, GroupForm, is_closed, is_result
 from cnncc.passes._scheduling.layer_groups import LayerGroup, ring_words
 
 MOST_TRIED = 4  # alternatives of a group that are run until one fits
@@ -113,7 +113,7 @@ def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
     search, network, arch = choice.search, choice.network, choice.arch
     loaded = {network.root(value) for value in group.loaded}
     into = sum(value.words for root, value in search.copied.items() if root in loaded)
-    results = [value for value in network.copied_out(search.resident) if search.is_result(group.layers[-1])]
+    results = [value for value in network.copied_out(search.resident) if is_result(group.layers[-1])]
     out = sum(value.words for value in results if value.root is network.root(group.layers[-1].result))
     energy = into * (arch.energy.dram_read + arch.energy.glb_write)
     energy += out * (arch.energy.glb_read + arch.energy.dram_write)
@@ -185,7 +185,7 @@ def _shortest(choice: GroupChoice, first: int) -> tuple[int, int] | None:
         run = layers[first : last + 1]
         if not choice.search.may_follow(run):
             return None
-        if last > first and choice.search.is_closed(run):
+        if last > first and is_closed(run):
             return first, last
     return None
 

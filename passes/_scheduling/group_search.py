@@ -143,14 +143,10 @@ class GroupSearch:
                 run = self.network.layers[first : last + 1]
                 if not self.may_follow(run) or units == MOST_UNITS or self.weights(run) >= self.arch.glb.words:
                     break
-                if self.is_closed(run):
+                if is_closed(run):
                     units += 1
                     if last > first and any(self.network.root(layer.result) in self.in_dram for layer in run[:-1]):
                         yield first, last
-
-    def is_closed(self, run: Sequence[LayerOp]) -> bool:
-        """Whether only the last result is read outside."""
-        return all(use.operation in run for layer in run[:-1] for use in layer.result.uses)
 
     def may_follow(self, run: Sequence[LayerOp]) -> bool:
         """Whether layers follow each other, and the last one is of a kind that groups have, and is searched for.
@@ -164,7 +160,7 @@ class GroupSearch:
             and not last.steps.data.per_position
             and self.candidates.is_searched(last)
             and not any(outputs.get(label(layer) or "") == schedule_file.STREAMED for layer in run[:-1])
-            and (not self.is_result(last) or self._may_stream(last.result))
+            and (not is_result(last) or self._may_stream(last.result))
         )
 
     def weights(self, run: Sequence[LayerOp]) -> int:
@@ -211,7 +207,7 @@ class GroupSearch:
                     columns = layer_shape(layer).iw if read.operand == "ifmap" else width
                     words[value] = max(words.get(value, 0), (end - low) * channels * columns)
         last = layers[-1]
-        leaves = self.network.root(last.result) in self.in_dram or self.is_result(last)
+        leaves = self.network.root(last.result) in self.in_dram or is_result(last)
         return sum(words.values()) + leaves * last.sizes.data.k * last.sizes.data.w
 
     def _strip_forms(self, first: int, last: int) -> Iterator[GroupForm]:
@@ -311,21 +307,17 @@ class GroupSearch:
         numbers = [self.network.number[layer] for layer in group.layers]
         own = {self.network.root(layer.result) for layer in group.layers[:-1]}
         own |= {self.network.root(value) for value in group.loaded}
-        own |= {self.network.root(group.layers[-1].result)} if self.is_result(group.layers[-1]) else set[SSAValue]()
+        own |= {self.network.root(group.layers[-1].result)} if is_result(group.layers[-1]) else set[SSAValue]()
         return sum(
             value.words
             for value in self.resident
             if value.root not in own and value.first <= max(numbers) and value.last >= min(numbers)
         )
 
-    def is_result(self, layer: LayerOp) -> bool:
-        """Whether the network's user alone reads what a layer computes: in a group it leaves stripe by stripe."""
-        return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
-
     def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
-        streamed = set(self.mappings[layer].glb_stages) | ({"output"} if self.is_result(layer) else set[str]())
+        streamed = set(self.mappings[layer].glb_stages) | ({"output"} if is_result(layer) else set[str]())
         streamed = streamed - ring_operands(layer, layers, form.loaded)
         if nest_ is not None:
             return striped(layer, nest_, rows, streamed, None, form.single)
@@ -414,6 +406,16 @@ class GroupSearch:
     def _cycles(self, group: LayerGroup) -> int:
         """Cycles of a group by itself, of strips one after the other."""
         return sum(count * program_cycles([part.plan()], self.arch)[0].total for part, count in alike(group))
+
+
+def is_result(layer: LayerOp) -> bool:
+    """Whether the network's user alone reads what a layer computes: in a group it leaves stripe by stripe."""
+    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+
+
+def is_closed(run: Sequence[LayerOp]) -> bool:
+    """Whether only the last result is read outside."""
+    return all(use.operation in run for layer in run[:-1] for use in layer.result.uses)
 
 
 def _in_loop(mapping: nest.Mapping, loop: Loop) -> nest.Mapping:

@@ -70,16 +70,12 @@ class Network:
     def copied_in(self, resident: Iterable[Value]) -> list[Value]:
         """The resident values that are copied to the GLB before the first layer: inputs."""
         given = dict.fromkeys(self.root(value) for value in self.given if not isinstance(value.owner, HostOp))
-        return self._of(given, resident)
+        return _of_roots(given, resident)
 
     def copied_out(self, resident: Iterable[Value]) -> list[Value]:
         """The resident values that are copied to DRAM behind the last layer: results; each as often as it is one."""
         returned = [operand for op in self.ops if isinstance(op, ReturnOp) for operand in op.arguments]
-        return self._of([self.root(value) for value in returned], resident)
-
-    def _of(self, roots: Iterable[SSAValue], resident: Iterable[Value]) -> list[Value]:
-        of_root = {value.root: value for value in resident}
-        return [of_root[root] for root in roots if root in of_root]
+        return _of_roots([self.root(value) for value in returned], resident)
 
     def _value(self, root: SSAValue, members: Sequence[SSAValue]) -> Iterator[Value]:
         """The value of a root, if layers read or compute it, or it comes from DRAM only to go back there."""
@@ -89,27 +85,33 @@ class Network:
             return
         numbers = [self.number[op] for op in (*users, *makers) if isinstance(op, Operation)]
         first = min(numbers) if all(isinstance(maker, Operation) for maker in makers) else -1
-        yield Value(root, prod(shape(root.type)), first, max(numbers), self._may_move(root, members))
+        yield Value(root, prod(shape(root.type)), first, max(numbers), _may_move(root, members))
 
     def _passes(self, members: Sequence[SSAValue]) -> bool:
         """Whether what is given is read in the GLB by no layer, but to be put elsewhere."""
         quants = {member: self.given[member] for member in members if member in self.given}
         return any(is_read_in_glb(use, quant) for member, quant in quants.items() for use in uses(member))
 
-    def _may_move(self, root: SSAValue, members: Sequence[SSAValue]) -> bool:
-        """Whether DRAM can hold it: a value of host or user has a tensor of its own there, with its own type."""
-        returned = 0
-        for member in members:
-            given = not isinstance(member.owner, LayerOp | ConcatOp)
-            if given and len(members) > 1:
-                return False
-            for use in uses(member):
-                if isinstance(use.operation, ReturnOp | HostOp):
-                    same = shape(use.operation.operands[use.index].type) == shape(member.type)
-                    returned += isinstance(use.operation, ReturnOp)
-                    if member is not root or not same or (given and isinstance(use.operation, ReturnOp)):
-                        return False
-        return returned <= 1
+
+def _may_move(root: SSAValue, members: Sequence[SSAValue]) -> bool:
+    """Whether DRAM can hold it: a value of host or user has a tensor of its own there, with its own type."""
+    returned = 0
+    for member in members:
+        given = not isinstance(member.owner, LayerOp | ConcatOp)
+        if given and len(members) > 1:
+            return False
+        for use in uses(member):
+            if isinstance(use.operation, ReturnOp | HostOp):
+                same = shape(use.operation.operands[use.index].type) == shape(member.type)
+                returned += isinstance(use.operation, ReturnOp)
+                if member is not root or not same or (given and isinstance(use.operation, ReturnOp)):
+                    return False
+    return returned <= 1
+
+
+def _of_roots(roots: Iterable[SSAValue], resident: Iterable[Value]) -> list[Value]:
+    of_root = {value.root: value for value in resident}
+    return [of_root[root] for root in roots if root in of_root]
 
 
 def live_words(values: Iterable[Value], number: int) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cnncc.isa.table import CHANGING_SETTINGS
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, run_frame
-from cnncc.machine.cores.programs import Core, Semaphore, wiring_of
+from cnncc.machine.cores.programs import Core, Semaphore, sets_descriptors, wiring_of
 from cnncc.machine.cores.ring_rows import Pair, Ring, RingNotes, ring_peaks, ring_uses
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Key, merged, start_state
@@ -98,7 +98,7 @@ class CoreTimes(CoreWalk[int]):
         self.piece.run([node], self.first, self.last)
         if isinstance(node, Leaf):
             self._note(node)
-        elif self.core.sets_descriptors(node):
+        elif sets_descriptors(node):
             self._rows.clear()  # which row a transfer is at is not known any more
 
     def begin_loop(self, loop: LoopNode) -> None:

@@ -50,14 +50,15 @@ class Core:
         assert isinstance(leaf, Leaf)  # `core` and `halt` stand in no loop
         return leaf
 
-    def sets_descriptors(self, loop: LoopNode) -> bool:
-        """Whether a loop of the program sets descriptors."""
-        return any(leaf.instruction.spec.kind in (Kind.DESC, Kind.STEP) for leaf in leaves(loop.body))
-
     @cached_property
     def leaves(self) -> Sequence[tuple[Leaf, int]]:
         """All instructions but loops and ends, in order, with the number of loops around each."""
         return list(_leaves(self.tree, 0))
+
+
+def sets_descriptors(loop: LoopNode) -> bool:
+    """Whether a loop of the program sets descriptors."""
+    return any(leaf.instruction.spec.kind in (Kind.DESC, Kind.STEP) for leaf in leaves(loop.body))
 
 
 def _leaves(nodes: Sequence[Node], depth: int) -> Iterator[tuple[Leaf, int]]:

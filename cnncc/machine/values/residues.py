@@ -66,7 +66,7 @@ class Residues(Arithmetic):
             return False
         added = sum_of_words(x, reduced) if w is None else sums_of_products(x, w, reduced)
         if keeps_greatest(operation):
-            added, most = residues(added) * self._by_image(self.draws.maximum(), added.ndim), float(PRIME * PRIME)
+            added, most = residues(added) * _by_image(self.draws.maximum(), added.ndim), float(PRIME * PRIME)
         if float(sums.bound.max()) + most > EXACT:
             sums.half.data = residues(sums.half.data)
             sums.measure()
@@ -76,7 +76,7 @@ class Residues(Arithmetic):
     def step(self, operation: MacOperation, sums: PsumHalf, slot: Strided, x: Values, w: Values | None) -> bool:
         added = residues(dot(x, w))
         if keeps_greatest(operation):
-            added = residues(added * self._by_image(self.draws.maximum(), added.ndim))
+            added = residues(added * _by_image(self.draws.maximum(), added.ndim))
         sums.add(slot, added[..., None], np.zeros((1,) * x.ndim))
         sums.half.data = residues(sums.half.data)
         return True
@@ -104,7 +104,7 @@ class Residues(Arithmetic):
         if unit.scale:
             v = _integers(v * numbers[..., -1])
             if epilogue.slope != 1:
-                v = _integers(v * self._by_image(draws.real("slope", epilogue.slope), v.ndim))
+                v = _integers(v * _by_image(draws.real("slope", epilogue.slope), v.ndim))
             v = v + epilogue.zero
         v = self._clamped(v, "clamp", epilogue.clamp)
         if epilogue.factors is None:
@@ -112,17 +112,18 @@ class Residues(Arithmetic):
         assert residual is not None
         names = ("factor_a", "factor_b", "fixed")
         a, b, fixed = (
-            self._by_image(draws.real(name, real), v.ndim) for name, real in zip(names, epilogue.factors, strict=True)
+            _by_image(draws.real(name, real), v.ndim) for name, real in zip(names, epilogue.factors, strict=True)
         )
         return self._clamped(a * v + b * residual + fixed, "add_clamp", epilogue.add_clamp)
 
     def _clamped(self, v: Ints, stage: str, bounds: tuple[int, int]) -> Ints:
-        factor, addend = (self._by_image(each, v.ndim) for each in self.draws.clamp(stage, bounds))
+        factor, addend = (_by_image(each, v.ndim) for each in self.draws.clamp(stage, bounds))
         return _integers(_integers(v) * factor + addend)
 
-    def _by_image(self, drawn: Ints, axes: int) -> Ints:
-        """What is drawn along the first of `axes` axes."""
-        return drawn.reshape(-1, *[1] * (axes - 1))
+
+def _by_image(drawn: Ints, axes: int) -> Ints:
+    """What is drawn along the first of `axes` axes."""
+    return drawn.reshape(-1, *[1] * (axes - 1))
 
 
 def residues(values: npt.NDArray[np.float64]) -> Values:

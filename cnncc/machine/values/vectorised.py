@@ -289,7 +289,7 @@ class _Order:
         for name in operands_of(inst.operation()):
             taken = self._first(inst.when(f"take_{name}"), scope)
             given = self._last(inst.when(f"give_{name}"), scope)
-            used = self._use(self.files[name], taken, given)
+            used = _used_scope(self.files[name], taken, given)
             if name == "ifmap" and inst.number("data_reuse") and used != scope:
                 raise _Dependent  # neighbours change the half, and the next iteration would see the change
         fresh = self._first(inst.when("clear"), scope)
@@ -304,18 +304,19 @@ class _Order:
             self.psum.full.append(sent)
             self.psum.current = None
 
-    def _use(self, file: _File, taken: Registers | None, given: Registers | None) -> Registers:
-        """The scope of the half that a macro-instruction takes, uses and gives."""
-        if taken is not None:
-            if not file.full or file.full.pop(0) != taken:
-                raise _Dependent
-            file.current = taken
-        used = file.current
-        if used is None or given not in (None, used):
+
+def _used_scope(file: _File, taken: Registers | None, given: Registers | None) -> Registers:
+    """The scope of the half that a macro-instruction takes, uses and gives."""
+    if taken is not None:
+        if not file.full or file.full.pop(0) != taken:
             raise _Dependent
-        if given is not None:
-            file.current = None
-        return used
+        file.current = taken
+    used = file.current
+    if used is None or given not in (None, used):
+        raise _Dependent
+    if given is not None:
+        file.current = None
+    return used
 
 
 def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
