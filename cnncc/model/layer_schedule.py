@@ -147,15 +147,14 @@ class ScheduleWalk:
         self.outer = self.nest.outer
         self.engines = Engines(plan.shape, arch)
         self.transfers = Transfers(mapping, self.engines, full)
-        staged = self.transfers.stages.values()
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
         unrolled = {
             depth
-            for operand, staged in self.rf.items()
+            for operand, stage_depth in self.rf.items()
             for depth, loop in enumerate(self.outer)
-            if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
+            if depth >= stage_depth and not loop.on and loop.dim in indexed_by(plan.shape, operand)
         }
         peeled = max(self.transfers.depths, default=0)
         self.order = WalkOrder(self.nest, unrolled, peeled, self.transfers.opened)
@@ -169,7 +168,7 @@ class ScheduleWalk:
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False  # seen at commits: `Nest.has_partial_sums` would take a second walk
         self.prefetched: list[Fetch] = []
-        self.fetched_until = max((stage.depth for stage in staged), default=0)
+        self.fetched_until = max((stage.depth for stage in self.transfers.stages.values()), default=0)
         self.since = sorted({*self.rf.values(), *self.transfers.since()})
         self.known: dict[object, list[Node]] = {}
         self.stripe, self.notes = StripeTokens(0), ChannelNotes()

@@ -109,28 +109,28 @@ def has_few_bodies(shape: LayerShape, mapping: Mapping) -> bool:
     return order.bodies_of(WalkPosition(whole(shape.sizes)), 0, peeled) <= MOST_BODIES
 
 
-def alternates(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
-    """Whether the blocks inside `staged` loops alternate between two buffers.
+def alternates(shape: LayerShape, mapping: Mapping, stage_depth: int) -> bool:
+    """Whether the blocks inside `stage_depth` loops alternate between two buffers.
 
     A loop's `step` fixes the buffer in which an iteration begins. So all unrolled copies of the loop's body must have
     an even number of blocks, or all an odd one.
     """
-    blocks = _Blocks(Nest(shape, mapping), staged)
+    blocks = _Blocks(Nest(shape, mapping), stage_depth)
     blocks.count(0, tuple(shape.sizes.of(dim) for dim in DIMS))
     return all(len(of_loop) == 1 for of_loop in blocks.parities.values())
 
 
 class _Blocks:
-    """The blocks in the loops of a nest outside `staged`, and whether an iteration of each loop has an odd number."""
+    """The blocks in the loops outside `stage_depth`, and whether an iteration of each loop has an odd number."""
 
-    def __init__(self, nest: Nest, staged: int) -> None:
-        self.nest, self.staged = nest, staged
+    def __init__(self, nest: Nest, stage_depth: int) -> None:
+        self.nest, self.stage_depth = nest, stage_depth
         self.parities: dict[int, set[int]] = {}
         self.known: dict[tuple[int, ...], int] = {}
 
     def count(self, depth: int, extents: tuple[int, ...]) -> int:
         """Blocks in the loops from `depth` on."""
-        if depth == self.staged:
+        if depth == self.stage_depth:
             return 1
         if (key := (depth, *extents)) in self.known:
             return self.known[key]

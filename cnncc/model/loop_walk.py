@@ -75,17 +75,17 @@ class WalkOrder:
             at.following,
         )
 
-    def first(self, at: WalkPosition, depth: int, staged: int) -> WalkPosition:
-        """The first block of a stage at depth `staged` from a position at `depth` on."""
-        for number in range(depth, staged):
+    def first(self, at: WalkPosition, depth: int, stage_depth: int) -> WalkPosition:
+        """The first block of a stage at `stage_depth` from a position at `depth` on."""
+        for number in range(depth, stage_depth):
             at = self.inside(at, number, self.pieces(number, at.extent[self.nest.outer[number].dim]), 0)
         return at
 
-    def bodies(self, at: WalkPosition, depth: int, staged: Sequence[int]) -> list[tuple[int, WalkPosition]]:
-        """(iterations, position) of each piece of the next loop, with the next blocks of stages at depths `staged`."""
+    def bodies(self, at: WalkPosition, depth: int, stage_depths: Sequence[int]) -> list[tuple[int, WalkPosition]]:
+        """(iterations, position) of each piece of the next loop, with the next blocks of stages at `stage_depths`."""
         pieces = self.pieces(depth, at.extent[self.nest.outer[depth].dim])
         bodies = [(count, self.inside(at, depth, pieces, number)) for number, (count, _) in enumerate(pieces)]
-        inner = [stage for stage in staged if stage > depth]
+        inner = [stage for stage in stage_depths if stage > depth]
         if not inner:
             return bodies
         result: list[tuple[int, WalkPosition]] = []
@@ -95,17 +95,17 @@ class WalkOrder:
             result.append((count, body._replace(following={**at.following, **nexts})))
         return result
 
-    def bodies_of(self, at: WalkPosition, depth: int, staged: int) -> int:
-        """The number of copies, in a program, of the body inside the loops from `depth` to `staged`."""
-        if depth == staged:
+    def bodies_of(self, at: WalkPosition, depth: int, stage_depth: int) -> int:
+        """The number of copies, in a program, of the body inside the loops from `depth` to `stage_depth`."""
+        if depth == stage_depth:
             return 1
-        return sum(self.bodies_of(inner, depth + 1, staged) for _, inner in self.bodies(at, depth, ()))
+        return sum(self.bodies_of(inner, depth + 1, stage_depth) for _, inner in self.bodies(at, depth, ()))
 
-    def turns(self, staged: int) -> int:
+    def turns(self, stage_depth: int) -> int:
         """The number of loops in time that alternate a stage's buffers: those outside it with a piece that runs."""
         return sum(
             any(count > 1 for route in self.nest.routes(loop.dim, depth) for count, _ in self.pieces(depth, route.held))
-            for depth, loop in enumerate(self.nest.outer[:staged])
+            for depth, loop in enumerate(self.nest.outer[:stage_depth])
             if not loop.on
         )
 
