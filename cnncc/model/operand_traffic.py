@@ -59,14 +59,16 @@ class OperandTraffic:
         """All counts by the keys of `run --stats` (docs/stats.md)."""
         words = self.words
         loaded, fed = ("weight", "ifmap"), ("weight", "ifmap", "params", "residual")
-        streams = self.kind == "copy"
-        read = {name: words[name]["glb_read"] for name in (*fed, "sums")} | {"dma": words["output"]["glb_read"]}
-        write = {"results": self.words["output"]["glb_write"], "sums": words["sums"]["glb_write"]}
+        read = {name: words[name]["glb_read"] for name in (*fed, "sums")}
+        read |= {"dma": words["output"]["glb_read"], "operand": 0}
+        if self.kind == "copy":  # its commits read the ifmap, as their operand
+            read["operand"], read["ifmap"] = read["ifmap"], 0
+        write = {"results": words["output"]["glb_write"], "sums": words["sums"]["glb_write"]}
         return {
             **{name: self.operations if kind == self.kind else 0 for name, kind in KINDS.items()},
             "words": {place: self.of(place) for place in PLACES if not place.startswith("rf")},
             "operands": {
-                "glb_read": read | {"operand": read["ifmap"] if streams else 0} | ({"ifmap": 0} if streams else {}),
+                "glb_read": read,
                 "glb_write": write | {"dma": sum(words[name]["glb_write"] for name in fed)},
                 "bus": {name: words[name]["bus"] for name in loaded},
             },
