@@ -222,7 +222,7 @@ class _Lowering:
         buffers: dict[str, str] = {}
         for operand, stage in layer.mapping.glb_stages.items():
             name = of.get(operand, f"{layer.label}.{operand}")
-            words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
+            words = stage_words(layer.shape, layer.mapping.loops, stage, layer.words_per_channel)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
         output = layer.tensors.output
         if sums := partial_sums(layer.shape, layer.mapping, output.image, output.ring, output.pitch):

@@ -223,21 +223,21 @@ def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> in
     return inside(shape.sizes, [loop for loop in loops[: stage.depth] if not loop.on])["k"]
 
 
-def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_words: int) -> int:
-    """Words of a full slice of weights or params. params_words: of one channel, or of one position."""
+def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, words_per_channel: int) -> int:
+    """Words of a full slice of weights or params. words_per_channel: of params, or of one position."""
     channels, sizes = slice_channels(shape, loops, stage), shape.sizes
     if stage.operand == "params" and shape.per_position:
         extent = inside(sizes, loops[: stage.depth])
-        return extent["h"] * extent["w"] * params_words
+        return extent["h"] * extent["w"] * words_per_channel
     if stage.operand == "params":
-        return channels * params_words
+        return channels * words_per_channel
     return channels * inside(sizes, loops[: stage.depth])["c"] * sizes.r * sizes.s
 
 
-def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_words: int) -> int:
+def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, words_per_channel: int) -> int:
     """Words of the buffers that a stage in the GLB fills."""
     if stage.operand in ("weight", "params"):
-        return stage.buffers * slice_words(shape, loops, stage, params_words)
+        return stage.buffers * slice_words(shape, loops, stage, words_per_channel)
     return stage.buffers * stage_block(shape, loops, stage).words
 
 

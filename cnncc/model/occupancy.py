@@ -108,7 +108,7 @@ class Engines:
 
     def __init__(self, shape: LayerShape, arch: Arch) -> None:
         self.shape, self.arch = shape, arch
-        self.params_words = shape.params * arch.words_per_param
+        self.words_per_channel = shape.params * arch.words_per_param
         loads = _Loads(shape, arch)
         self._weights, self._ifmap = cache(loads.weights), cache(loads.ifmap)  # they are often alike
 
@@ -132,7 +132,7 @@ class Engines:
         gives: Tokens,
     ) -> Task:  # fmt: skip
         """A commit (COMMIT-3, COMMIT-6). params: channels whose parameters it reads. hops: links that sums cross."""
-        words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.params_words
+        words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.words_per_channel
         units = ceil_div(results, cols * self.arch.commit.units_per_column)
         return self._commit(units, words, hops, takes, gives)
 
@@ -145,7 +145,7 @@ class Engines:
 
     def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
         """A commit of GLB words instead of psums (COMMIT-3): they use the output units of all columns."""
-        words = results * (2 + residual) + self.params_words
+        words = results * (2 + residual) + self.words_per_channel
         units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
         return self._commit(units, words, 0, takes, gives)
 

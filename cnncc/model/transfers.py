@@ -121,7 +121,7 @@ class Transfers:
         if operand == "weight":
             return channels * at.extent["c"] * self.shape.sizes.r * self.shape.sizes.s
         indices = at.extent["h"] * at.extent["w"] if self.shape.per_position else channels
-        return indices * self.engines.params_words
+        return indices * self.engines.words_per_channel
 
     def _block(self, operand: str, at: WalkPosition) -> int:
         """Words of a block of an activation, its padding included."""

@@ -368,7 +368,7 @@ class LayerInstructions:
             return 0
         stage = self.operands.stages["params"]
         start = self.loops.start(self.glb["params"], at).offset
-        return (self.operands.buffer(stage, at) + start) // self.layer.params_words
+        return (self.operands.buffer(stage, at) + start) // self.layer.words_per_channel
 
 
 def _term(placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.IndexTerm:

@@ -49,7 +49,7 @@ class Operands:
 
     def _params(self, depth: int) -> Operand:
         """Parameters in a buffer that is filled inside `depth` loops."""
-        words = self.layer.params_words
+        words = self.layer.words_per_channel
         if not self.layer.shape.per_position:
             return Operand({"k": self._channel(words, "lin")}, depth)
         cols = inside(self.layer.shape.sizes, self.loops.loops[:depth])["w"]
@@ -147,7 +147,7 @@ class Operands:
     def buffer_words(self, stage: Stage) -> int:
         """Words of one buffer of a stage."""
         if stage.operand in ("weight", "params"):
-            return slice_words(self.layer.shape, self.layer.mapping.loops, stage, self.layer.params_words)
+            return slice_words(self.layer.shape, self.layer.mapping.loops, stage, self.layer.words_per_channel)
         return buffer_block(self.layer, stage).words
 
     def block_terms(self, stage: Stage) -> tuple[A.LoopTerm, ...]:

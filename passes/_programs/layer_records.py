@@ -108,16 +108,16 @@ class ProgramLayer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
     Attributes:
-        params_words   words of the biases and scales of one channel, or of one position
-        full           the semaphore for weights that have arrived in the GLB
-        in_group       whether the layer is one of a group
+        words_per_channel   words of the biases and scales of one channel, or of one position
+        full                the semaphore for weights that have arrived in the GLB
+        in_group            whether the layer is one of a group
     """
 
     label: str
     shape: LayerShape
     mapping: Mapping
     tensors: Tensors
-    params_words: int
+    words_per_channel: int
     unit: A.Unit
     full: Semaphore
     in_group: bool = False

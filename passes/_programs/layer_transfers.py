@@ -229,7 +229,7 @@ class LayerTransfers:
         """The params of some rows and columns of positions: one block, or one for each row if columns are left out."""
         layer, stage = self.layer, self.stages["params"]
         dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
-        rows, words = at.extent["h"], at.extent["w"] * layer.params_words
+        rows, words = at.extent["h"], at.extent["w"] * layer.words_per_channel
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
         dram_step, glb_step = (operand.coordinates["h"].step for operand in (dram, glb))
         if words == dram_step == glb_step:
