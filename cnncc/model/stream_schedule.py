@@ -24,6 +24,7 @@ class _StreamSchedule:
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> None:
         self.shape, self.engines, self.residual = shape, Engines(shape, arch), residual
         self.staged = {stage.operand: stage for stage in mapping.stages}
+        # Images are the outermost loop: no commit crosses the gap between two of them.
         self.depth = max([int(apart), *(stage.depth for stage in mapping.stages)])
         self.inputs = [operand for operand in ("ifmap", "residual") if operand in self.staged]
         self.doubled = any(self.staged[operand].buffers > 1 for operand in self.inputs)
