@@ -367,7 +367,7 @@ class CauseTimeline:
         return self.numbers[key]
 
 
-def begin(machine: TimelineMachine, start: TimelineState) -> CauseTimeline:
+def idle_timeline(machine: TimelineMachine, start: TimelineState) -> CauseTimeline:
     """An idle machine. start: which tokens there are."""
     starts, tokens = (tuple((_PAST,) * len(each) for each in some) for some in (start.starts, start.tokens))
     idle = (_PAST,) * len(start.free)
@@ -381,7 +381,7 @@ def stalls(machine: TimelineMachine, start: TimelineState, programs: Sequence[Se
 
     An interval counts for the program that it ends in. start: which tokens there are.
     """
-    clock, by_program = begin(machine, start), list[dict[str, int]]()
+    clock, by_program = idle_timeline(machine, start), list[dict[str, int]]()
     for nodes in programs:
         clock.stalls = dict.fromkeys(CAUSES, 0)
         clock.run(nodes, ALL, ALL)

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from cnncc.model import causes
+from cnncc.model.causes import CauseTimeline, idle_timeline
 from cnncc.model.timed_program import (
     ALL,
     CAUSES,
@@ -169,12 +169,12 @@ class _Walk:
     - wanted: the queues from which the next task takes tokens.
     """
 
-    def __init__(self, number: int, core: TimedCore, tokens: _Tokens, with_causes: bool) -> None:
+    def __init__(self, number: int, core: TimedCore, tokens: _Tokens, causes: bool) -> None:
         self.number, self.core, self.tokens = number, core, tokens
         start = idle_state(core.machine)
         start = start._replace(tokens=(*start.tokens, *[()] * (max(core.notes, default=RESULT) + 1 - QUEUES)))
         self.clock: _Clock = (
-            causes.begin(core.machine, start) if with_causes and core.idles else _PlainClock(core.machine, start)
+            idle_timeline(core.machine, start) if causes and core.idles else _PlainClock(core.machine, start)
         )
         self.takes = {queue for at, queue in tokens.targets if at == number}
         self.gives = {*core.notes, *core.routes, *self.takes}
@@ -290,7 +290,7 @@ class _Walk:
 
     def result(self) -> PredictedCycles:
         stalls = {}
-        if isinstance(self.clock, causes.CauseTimeline):
+        if isinstance(self.clock, CauseTimeline):
             stalls = {name: self.clock.stalls.get(name, 0) for name in (*CAUSES, *CHANNEL_CAUSES)}
         return predicted_cycles(self.core.nodes, self.clock.elapsed, stalls)
 
@@ -301,13 +301,13 @@ def _cause(task: Task) -> str:
     return "channel_in" if task.engine == LOAD or brings_results else "channel_out"
 
 
-def cores_cycles(cores: Sequence[TimedCore], latency: int, with_causes: bool) -> CoresCycles:
+def cores_cycles(cores: Sequence[TimedCore], latency: int, causes: bool) -> CoresCycles:
     """The cycles of cores that run together. latency: cycles of a token to another core.
 
-    with_causes: with stalls by cause, which takes longer. Raises LookupError where cores wait for each other for ever.
+    causes: with stalls by cause, which takes longer. Raises LookupError where cores wait for each other for ever.
     """
     tokens = _Tokens(cores, latency)
-    walks = [_Walk(number, core, tokens, with_causes) for number, core in enumerate(cores)]
+    walks = [_Walk(number, core, tokens, causes) for number, core in enumerate(cores)]
     period = _run(walks, tokens)
     waiting = [walk for walk in walks if not walk.ended]
     if waiting:
