@@ -173,6 +173,11 @@ class Tensor:
         if self.memory not in get_args(Memory) or self.role not in get_args(Role):
             raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
 
+    @property
+    def in_record(self) -> bool:
+        """Whether it has words of its own in the record of a frame: it lies in DRAM, and is no weight."""
+        return self.memory == "dram" and self.role != "weight" and not self.part_of
+
 
 @dataclass(frozen=True)
 class View:

@@ -99,8 +99,7 @@ def allocate(module: ModuleOp, glb_words: int, banks: int = 1) -> dict[str, int]
         lifetimes = _lifetimes(module, tensors)
         needed, glb = pack(lifetimes)
         _check_size(module, lifetimes, needed, glb_words)
-    others = [t.name for t in tensors.values() if t.memory == "dram" and t.role != "weight" and not t.part_of]
-    in_dram = _weights(module, tensors) + others
+    in_dram = [*_weights(module, tensors), *(tensor.name for tensor in tensors.values() if tensor.in_record)]
     placed = glb | dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
     for tensor in tensors.values():
         whole, offset = _whole(tensor, tensors)

@@ -280,9 +280,8 @@ class _Program:
 
     @cached_property
     def frame_words(self) -> int:
-        """Words of the record of a frame: all tensors in DRAM but the weights (CORE-8)."""
-        tensors = self.tensors.values()
-        return sum(t.words for t in tensors if t.memory == "dram" and t.role != "weight" and not t.part_of)
+        """Words of the record of a frame (CORE-8)."""
+        return sum(tensor.words for tensor in self.tensors.values() if tensor.in_record)
 
     def factors(self, name: str) -> tuple[int, ...]:
         """The bits of three f32 factors."""
