@@ -11,9 +11,9 @@ from test_machine_values import Writer, random_arch
 from cnncc.isa.assembly import assemble
 from cnncc.machine.program import LoopNode, build_tree
 from cnncc.machine.values.addresses import Descriptors, Grid, axis_index, position
+from cnncc.machine.values.loop_blocks import FilesBefore, LoopBlock, OrderMatters, independent
 from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.strided import Strided, even
-from cnncc.machine.values.vectorised import Block, FilesBefore, OrderMatters, independent
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -72,7 +72,7 @@ def test_even_positions_are_the_listed_ones() -> None:
 def test_a_block_must_not_read_what_it_writes_nor_write_a_word_twice() -> None:
     def check(reads: Strided, *writes: Strided) -> None:
         results = [(place, np.zeros((1, *place.sizes), np.int64)) for place in writes]
-        Block(1, 0, range(5), reads=[reads], writes=results).check_order(30, [results])
+        LoopBlock(1, 0, range(5), reads=[reads], writes=results).check_order(30, [results])
 
     evens, odds = Strided(10, (5,), (2,)), Strided(11, (5,), (2,))
     check(odds, evens)

@@ -11,6 +11,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.delivery import Delivered, with_axes
+from cnncc.machine.values.loop_blocks import LoopBlock, find
 from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.output_units import (
     OutputUnit,
@@ -20,7 +21,6 @@ from cnncc.machine.values.output_units import (
     shape_of,
 )
 from cnncc.machine.values.partial_sums import SummedAxes, moves, padded, words_at
-from cnncc.machine.values.vectorised import Block, find
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CommitRun:
     glb: Memory
     descriptors: Sequence[Descriptor]
     unit: OutputUnit
-    block: Block | None
+    block: LoopBlock | None
     inst: Instruction
     grid: Grid
     loops: Sequence[Index]

@@ -1,7 +1,7 @@
 """Values of a program: the effect of each instruction on the memories and register files, for all images at once.
 
 Instructions run one after the other in program order (PROG-5), each for all its PEs, pixels, taps and channels. Loops
-whose iterations do not depend on each other run as a block: iterations become array axes (`vectorised.py`). Times are
+whose iterations do not depend on each other run as a block: iterations become array axes (`loop_blocks.py`). Times are
 computed apart, in `times.py`.
 """
 
@@ -26,17 +26,9 @@ from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.commits import CommitRun
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.integers import Integers
-from cnncc.machine.values.loop_fetches import leading_fetches
-from cnncc.machine.values.loop_stores import trailing_stores
-from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
-from cnncc.machine.values.memory import Memory, OutOfRange
-from cnncc.machine.values.output_units import OutputUnit, psum_slots
-from cnncc.machine.values.partial_sums import reduced
-from cnncc.machine.values.regfile import Half, HalfFault, Halves, PsumHalf, Words, active_grid
-from cnncc.machine.values.transfer_addresses import sides
-from cnncc.machine.values.vectorised import (
-    Block,
+from cnncc.machine.values.loop_blocks import (
     FilesBefore,
+    LoopBlock,
     OrderMatters,
     TooMany,
     depth,
@@ -45,6 +37,14 @@ from cnncc.machine.values.vectorised import (
     independent,
     largest_array,
 )
+from cnncc.machine.values.loop_fetches import leading_fetches
+from cnncc.machine.values.loop_stores import trailing_stores
+from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
+from cnncc.machine.values.memory import Memory, OutOfRange
+from cnncc.machine.values.output_units import OutputUnit, psum_slots
+from cnncc.machine.values.partial_sums import reduced
+from cnncc.machine.values.regfile import Half, HalfFault, Halves, PsumHalf, Words, active_grid
+from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit, work_of
 
 Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
@@ -72,7 +72,7 @@ class Interpreter:
         self.unit = OutputUnit()
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
-        self.block: Block | None = None
+        self.block: LoopBlock | None = None
         self.block_elements = BLOCK_ELEMENTS
         self.work = WorkLimit()
         self._independent: dict[tuple[object, ...], bool] = {}
@@ -179,7 +179,7 @@ class Interpreter:
         """Run iterations of a loop as a block, unless it turns out that their order matters."""
         files = {name: file.copy() for name, file in self.files.items()}
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
-        self.block = block = Block(depth(loop), loop.register, iterations)
+        self.block = block = LoopBlock(depth(loop), loop.register, iterations)
         try:
             fetches, stores = leading_fetches(loop), trailing_stores(loop)
             self.work.spend(len(iterations) * (len(fetches) + len(stores)) * PER_INSTRUCTION)
@@ -201,7 +201,7 @@ class Interpreter:
             self.block = None
         return True
 
-    def _axis(self, loop: LoopNode, block: Block, iterations: range) -> None:
+    def _axis(self, loop: LoopNode, block: LoopBlock, iterations: range) -> None:
         """Iterations of a loop of a block, all at once, on a new axis."""
         self.work.spend(PER_INSTRUCTION + len(iterations))
         axis = len(block.scope)
@@ -236,7 +236,7 @@ class Interpreter:
 
     def _dma(self, inst: Instruction) -> None:
         if self.block is not None:
-            return  # `Block.fetch` has done it for all iterations, or `Block.write` will
+            return  # `LoopBlock.fetch` has done it for all iterations, or `LoopBlock.write` will
         dram, glb = sides(inst, self.index, self.descriptors, self.glb.words)
         if inst.text("direction") == "in":
             self.glb.write_in_order(glb, self.dram.read(dram))

@@ -13,9 +13,9 @@ from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.instruction_sizes import mac_operations, step_sums
 from cnncc.machine.values.arithmetic import Arithmetic
+from cnncc.machine.values.loop_blocks import OrderMatters
 from cnncc.machine.values.regfile import Half, HalfFault, PsumHalf, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
-from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit
 
 MOST_OPERATIONS = 1 << 24  # of a PE in a macro-instruction: the host holds their operands as arrays

@@ -11,10 +11,10 @@ from cnncc.arch.model import Arch
 from cnncc.isa.table import EXTENTS, Instruction
 from cnncc.machine.values.addresses import PE_AXES, Grid, Ints
 from cnncc.machine.values.arithmetic import Arithmetic
+from cnncc.machine.values.loop_blocks import OrderMatters
 from cnncc.machine.values.memory import Place
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
-from cnncc.machine.values.vectorised import OrderMatters
 
 ROWS = 1 - PE_AXES - len(EXTENTS)  # the axis of rows within a set, in [image, block…, *grid, *pattern]
 

@@ -6,8 +6,8 @@ A loop nest may become a block if the order of its iterations cannot matter:
 2. The block writes no GLB word that it reads, except partial sums by the commit that adds to them (`partial_sums.py`).
 3. No word is written twice. Where an iteration ends with transfers to DRAM, it may write those of the ones before.
 
-`independent` decides the first from conditions and scopes alone. `Block.check_order` checks the others after the block
-has run, when its addresses are known.
+`independent` decides the first from conditions and scopes alone. `LoopBlock.check_order` checks the others after the
+block has run, when its addresses are known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def depth(node: Node) -> int:
 
 
 @dataclass
-class Block:
+class LoopBlock:
     """Loops that run at once: the places read so far, and the values to write when all iterations have run.
 
     Attributes:
@@ -183,7 +183,7 @@ def _reached(places: Sequence[Place]) -> Mask:
 
 
 def find(
-    block: Block | None, read: WordReader, memory: Memory, loops: Sequence[Index], descriptor: Descriptor
+    block: LoopBlock | None, read: WordReader, memory: Memory, loops: Sequence[Index], descriptor: Descriptor
 ) -> Words:
     """The words that `read` finds in a memory; in a block, those of all iterations (PROG-5)."""
     if block is not None:
