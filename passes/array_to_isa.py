@@ -13,6 +13,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from cnncc.arch.model import DESCRIPTORS, LOOP_REGISTERS
 from cnncc.context import weights_of
@@ -379,6 +380,5 @@ class ArrayToIsaPass(ModulePass):
         for part in list(op.ops):
             is_folded = isinstance(part, GlobalOp) and part.sym_name.data not in in_dram
             if is_folded or isinstance(part, A.LayerOp | A.HostOp | A.CoreOp):
-                part.detach()
-                part.erase()
+                Rewriter.erase_op(part)
         op.body.block.add_ops([*program.segments, *program.layers, *program.insts])
