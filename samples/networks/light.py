@@ -7,6 +7,7 @@ goes: it would hide differences between logits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def build(name: str, size: int) -> Network:
     graph = helper.make_graph(nodes, f"light-{name}", [image], [ValueInfoProto(name=nodes[-1].output[0])], targets)
     model.graph.CopyFrom(graph)
     model.ir_version = IR_VERSION
-    weights = tuple(_weight(weight, shape, nodes) for weight, shape in shapes.items())
+    readers = _readers(nodes)
+    weights = tuple(_weight(weight, shape, readers) for weight, shape in shapes.items())
     return _with_output_shape(_with_fitting_rows(Network(model, weights)))
 
 
@@ -65,24 +67,35 @@ def _any_row(target: TensorProto) -> TensorProto:
     return numpy_helper.from_array(array * [1, 0] - [0, 1], target.name) if one_row else target
 
 
-def _use(name: str, nodes: list[NodeProto]) -> tuple[NodeProto, int]:
+Readers = Mapping[str, Sequence[tuple[NodeProto, int]]]  # of a value: the nodes, and as which of their inputs
+
+
+def _readers(nodes: Sequence[NodeProto]) -> Readers:
+    readers = dict[str, list[tuple[NodeProto, int]]]()
+    for node in nodes:
+        for index, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, index))
+    return readers
+
+
+def _use(name: str, readers: Readers) -> tuple[NodeProto, int]:
     """The only node that reads a value, past changes of shape, and as which of its inputs."""
-    node, index = next((n, i) for n in nodes for i, read in enumerate(n.input) if read == name)
+    node, index = readers[name][0]
     if node.op_type in ("Unsqueeze", "Reshape") and index == 0:
-        return _use(node.output[0], nodes)
+        return _use(node.output[0], readers)
     return node, index
 
 
-def _weight(name: str, shape: tuple[int, ...], nodes: list[NodeProto]) -> Weight:
+def _weight(name: str, shape: tuple[int, ...], readers: Readers) -> Weight:
     """What a constant is to be, by the node that reads it."""
-    node, index = _use(name, nodes)
+    node, index = _use(name, readers)
     match node.op_type, index:
         case "Conv", 1:
             return he(name, shape)
         case "Gemm", 1:  # [k, c], or [1, 1, k, c] before a Reshape
             return replace(he(name, shape[-2:]), shape=shape)
         case "BatchNormalization", 1:
-            summed = any(n.op_type == "Sum" and node.output[0] in n.input for n in nodes)
+            summed = any(reader.op_type == "Sum" for reader, _ in readers.get(node.output[0], ()))
             return about(BRANCH_SCALE if summed else 1.0, name, shape)
         case ("BatchNormalization", 4) | ("Mul", _):
             return about(1.0, name, shape)
