@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,15 @@ class LaneBuffer:
         Raises IndexError where one is outside the lane's part.
         """
         rank = coordinates[0].ndim - 1
-        local: list[Ints] = []
+        # One place in all values is several times as quick as an index of each axis.
+        place, stride = spread(self.of * prod(self.values.shape[1:]), 0, rank), self.values[0].size
         for axis, (numbers, size) in enumerate(zip(coordinates, self.values.shape[1:], strict=True)):
             inside = numbers - spread(self.origin[self.of, axis], 0, rank)
             if inside.min() < 0 or inside.max() >= size:
                 raise IndexError(f"axis {axis}: {inside.min()} to {inside.max()} is outside a buffer of {size}")
-            local.append(inside)
-        return self.values[(spread(self.of, 0, rank), *local)]
+            stride //= size
+            place = place + inside * stride
+        return self.values.reshape(-1).take(place)
 
     def cut(self, first: Sequence[Ints], sizes: Sequence[int]) -> LaneBuffer:
         """A copy of the slice of `sizes` that begins, in each lane, at `first`."""
