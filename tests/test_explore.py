@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 from cli_cases import CALIBRATION, LENET, build, conv_model, done, invoke, noise, refused, refuses, save, snapshot
 from onnx import helper
-from searches import SHORT_FRONTS, search_with
+from searches import SHORT_FRONTS, search_first, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
 from cnncc.explore.array_grid import read_vary
@@ -39,17 +40,23 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
 
 
+@pytest.fixture
+def shortest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that end at once, where mappings do not matter at all."""
+    search_first(monkeypatch.setattr)
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     """The results in the file of an exploration."""
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
-    # A search for each 24, as words have no price, and an evaluation for each.
-    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:24", "--objective", "words", "--dataflow", "os")
+    # A search for each 16, as words have no price, and an evaluation for each.
+    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:16", "--objective", "words", "--dataflow", "os")
     whole, ended = tmp_path / "whole", tmp_path / "ended"
-    nodes, arrays = [helper.make_node("Conv", ["x", "w"], ["y"], name="c")], {"w": noise(1, 2, 3, 1, 1)}
-    model = save(build(nodes, {"x": (1, 3, 5, 4)}, ["y"], arrays), tmp_path / "net.onnx")
+    nodes, arrays = [helper.make_node("Conv", ["x", "w"], ["y"], name="c")], {"w": noise(1, 2, 1, 1, 1)}
+    model = save(build(nodes, {"x": (1, 1, 2, 2)}, ["y"], arrays), tmp_path / "net.onnx")
     printed = done("explore", model, *vary, "-j", 1, "-o", whole).stdout
     command = [sys.executable, "-m", "cnncc", "explore", str(model), *vary, "-j", "2", "-o", str(ended)]
     file = ended / "explore.jsonl"
@@ -59,16 +66,16 @@ def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     assert process.communicate(timeout=60)[0] == b""  # at its end no process of its pool is left that could write there
     assert process.returncode == -signal.SIGKILL
-    assert 2 <= len(lines(file)) < 48
+    assert 2 <= len(lines(file)) < 32
     with file.open("ab") as torn:
-        torn.write((whole / "explore.jsonl").read_bytes().splitlines()[48][:-9])
+        torn.write((whole / "explore.jsonl").read_bytes().splitlines()[32][:-9])
     again = done("explore", model, *vary, "-j", 2, "-o", ended).stdout
     assert again == printed.replace(str(whole), str(ended))
     assert snapshot(ended) == snapshot(whole)
-    assert len(lines(file)) == 48 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}
+    assert len(lines(file)) == 32 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("shortest")
 def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
     """They are not evaluated again: a wrong one stays."""
     file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
@@ -112,7 +119,7 @@ def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
     assert len(seen) > 1  # operands of 8 bits have params of more words
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("shortest")
 def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     file, model = tmp_path / "found.jsonl", save(conv_model(), tmp_path / "net.onnx")
     vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")
@@ -132,16 +139,18 @@ def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     assert int(rows[3]["cycles"]) == works["cycles"] and rows[0]["cycles"] == ""
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("shortest")
 def test_explore_of_arrays_that_are_all_refused(tmp_path: Path) -> None:
     """The files have the whole reasons, of all layers. It is no success."""
-    file = tmp_path / "found.jsonl"
-    result = invoke("explore", *MODEL, "--vary", "glb.words=8", "-j", 1, "-o", file, "--measure", "cycles")
+    file, names = tmp_path / "found.jsonl", ["x", *(f"value{number}" for number in range(6))]
+    nodes = [helper.make_node("Conv", [a, "w"], [b], name=f"to_{b}", pads=[1] * 4) for a, b in pairwise(names)]
+    model = save(build(nodes, {"x": (1, 2, 3, 3)}, names[-1:], {"w": noise(1, 2, 2, 3, 3)}), tmp_path / "net.onnx")
+    result = invoke("explore", model, "--vary", "glb.words=8", "-j", 1, "-o", file, "--measure", "cycles")
     assert result.exit_code == 1 and "none of the arrays can run the network" in result.stderr
     (found,) = lines(file)
     small = load_arch("spatial-8x8")
     (tmp_path / "array.toml").write_text(arch_text(replace(small, glb=replace(small.glb, words=8))))
-    said = invoke("compile", *MODEL, "--arch", tmp_path / "array.toml", "-o", tmp_path / "net.cnb").stderr
+    said = invoke("compile", model, "--arch", tmp_path / "array.toml", "-o", tmp_path / "net.cnb").stderr
     columns = [re.split(" {2,}", line.strip()) for line in said.splitlines() if line.startswith("  ")]
     assert all(": ".join(cells) in found["refused"] for cells in columns)
     assert said.count("glb.words") > 5 and not (tmp_path / "net.cnb").exists()
@@ -194,7 +203,7 @@ def test_explore_writes_arrays_that_are_read_back(preset: str) -> None:
         assert parse_arch(arch_text(each), "here") == each
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("shortest")
 def test_explore_compares_whole_arrays(tmp_path: Path) -> None:
     """Presets and files, in the place of --arch; other keys change each of them. A file is read once."""
     mine = tmp_path / "mine.toml"
@@ -255,7 +264,7 @@ def test_explore_refuses_what_cannot_vary(vary: str, message: str, tmp_path: Pat
     assert re.search(message, said), said
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("shortest")
 def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
     arguments = ("explore", model, "--vary", "rows=4,8", "-j", 1, "-o", file)
