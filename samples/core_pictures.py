@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pictures import GREY, INK, PALE, PAPER, Picture
@@ -61,6 +62,7 @@ class Example:
         return period[0] // period[1]
 
 
+@cache
 def example(keeps: tuple[int, ...] = ()) -> Example:
     """A program whose channels have so many rows, the fewest for (). No search for cores takes part."""
     compilation = start_compilation(MODEL, CompileOptions(ARRAY, batch=1, parallel="layers"))

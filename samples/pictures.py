@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -397,6 +398,7 @@ class Recorder(Clock):
                 self.bars.append(Bar(inst.spec.engine, inst, self.ended - took.busy, self.ended))
 
 
+@cache
 def compiled() -> Binary:
     """TIME_MODEL with TIME_MAPPING."""
     with TemporaryDirectory() as folder:
