@@ -34,6 +34,7 @@ from cnncc.model.plan_json import as_json, from_json
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 LENET_OPTIONS = ("--batch", 1, "--calibrate", CALIBRATION)
+Source = tuple[object, ...]  # what `estimate` takes
 MORE = ("kind", "dataflow", "mapping", "roofline", "limit")  # beside the keys of `run --stats`
 
 
@@ -201,6 +202,15 @@ def test_estimate_no_layer_does_better_than_its_roof(
     compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
 
 
+@pytest.fixture(scope="module")
+def unchanged(short_searches: None, tmp_path_factory: pytest.TempPathFactory) -> dict[Source, dict[str, Any]]:
+    """LeNet, as a binary and as a model, with the estimates of both."""
+    net = tmp_path_factory.mktemp("unchanged") / "net.cnb"
+    done("compile", LENET, *LENET_OPTIONS, "-o", net)
+    sources: list[Source] = [(net,), (LENET, *LENET_OPTIONS)]
+    return {source: estimated(*source) for source in sources}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -211,18 +221,20 @@ def test_estimate_no_layer_does_better_than_its_roof(
         {"sequencer.overlap": "false"},
     ],
 )
-def test_estimate_what_if_is_a_run_of_the_program_on_the_changed_array(changes: dict[str, Any], tmp_path: Path) -> None:
-    done("compile", LENET, *LENET_OPTIONS, "-o", tmp_path / "net.cnb")
-    binary, values = load(tmp_path / "net.cnb"), {key: value != "false" and value for key, value in changes.items()}
+def test_estimate_what_if_is_a_run_of_the_program_on_the_changed_array(
+    changes: dict[str, Any], unchanged: dict[Source, dict[str, Any]]
+) -> None:
+    (net,), _ = unchanged
+    binary, values = load(net), {key: value != "false" and value for key, value in changes.items()}
     counted = program_stats(replace(binary, arch=with_config(binary.arch, values)))
     options = [word for key, value in changes.items() for word in ("--what-if", f"{key}={value}")]
-    for source in ((tmp_path / "net.cnb",), (LENET, *LENET_OPTIONS)):
+    for source, before in unchanged.items():
         found = estimated(*source, *options)
         said = found.pop("what_if")
         assert said["changed"] == values and said["cycles"] == counted["cycles"] != found["cycles"]
         assert said["layers"] == {label: layer["cycles"] for label, layer in counted["layers"].items()}
-        assert found | {"source": ""} == estimated(*source) | {"source": ""}
-    text = done("estimate", tmp_path / "net.cnb", *options).stdout
+        assert found | {"source": ""} == before | {"source": ""}
+    text = done("estimate", net, *options).stdout
     assert f"  total  {found['cycles']['total']:,}  {counted['cycles']['total']:,}  " in re.sub(" +", "  ", text)
 
 
