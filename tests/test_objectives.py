@@ -11,10 +11,11 @@ from math import inf, prod
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
 from examples import SEED, examples
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.utils import extract_model
 from searches import SHORT_FRONTS, forget, search_with
 
@@ -42,6 +43,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import is_legal
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
+from cnncc.passes._scheduling import decision
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.util import disk_cache
 
@@ -348,6 +350,40 @@ def test_objectives_of_a_network() -> None:
     assert fewest[0] <= usual[0] <= 1.005 * fewest[0] and usual[2] <= 20_000 < fewest[2]
     assert least_energy[1] <= usual[1] < fewest[1] / 2
     assert words[2] <= min(usual[2], least_energy[2])
+
+
+def test_values_for_few_words_are_tried_by_cycles_where_a_network_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small GLB, 500 cycles to DRAM: with the values that are estimated to wait the least it takes more cycles."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[1,1,15,12] x) => (float[1,2,8,10] y) {
+            a = Conv <pads = [0,3,1,0]> (x, v)
+            l = LeakyRelu <alpha = 0.1> (a)
+            b = Conv <pads = [0,0,2,0], strides = [2,1]> (l, w)
+            r = Relu (b)
+            s = Add (r, r)
+            y = Relu (s)
+        }"""
+    )
+    for name, dims in ("v", (12, 1, 2, 5)), ("w", (2, 12, 3, 2)):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(dims, np.float32), name))
+    pe = replace(ARCH.pe, weight_words=50, ifmap_words=110, psum_words=30, ifmap_halves=1, lanes=4)
+    arch = replace(
+        ARCH, rows=3, cols=9, pe=replace(pe, start_cycles=1, finish_cycles=0), psum_bits=40,
+        glb=replace(ARCH.glb, words=533, words_per_cycle=2),
+        dram=replace(ARCH.dram, words_per_cycle=3, latency_cycles=500),
+        commit=replace(ARCH.commit, units_per_column=4, latency_cycles=20),
+        links=replace(ARCH.links, n2n=False, south=False),
+    )  # fmt: skip
+    net, file = save(model, tmp_path / "net.onnx"), tmp_path / "small.toml"
+    file.write_text(arch_text(arch))
+    search_with(monkeypatch, SHORT_FRONTS)
+    cycles = list[int]()
+    for waits in (decision.WAITS, inf):
+        monkeypatch.setattr(decision, "WAITS", waits)
+        cycles.append(json.loads(done("estimate", net, "--arch", file, "--json").stdout)["cycles"]["total"])
+    assert cycles[0] < 0.97 * cycles[1]
 
 
 @pytest.mark.parametrize("preset", ["spatial-8x8", "spatial-4x4"])

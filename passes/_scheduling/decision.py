@@ -41,6 +41,7 @@ from cnncc.passes._scheduling.network_program import copies_cost, network_cycles
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import prefetched_layers, resident_values
 from cnncc.passes._scheduling.residency import (
+    WAITS,
     all_fit,
     ends_streamed,
     glb_budgets,
@@ -133,7 +134,9 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
     if of_all := _all_resident(network, values, candidates):
         choices.append(of_all)
     else:
-        for resident in resident_choices(network, values, free, candidates.arch, candidates.objective):
+        for resident in resident_choices(network, values, free, candidates.arch):
+            if choices and not _may_be_worth(choices[0], network, candidates):
+                break
             with suppress(_NoBetter):
                 choices.append(_fitting(network, resident, candidates, choices))
     first = _best(choices, candidates)
@@ -142,6 +145,18 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
             choices.append(_fitting(network, resident, candidates, choices))
     best = _best(choices, candidates)
     return best._replace(fewest=min(each.fewest for each in choices))
+
+
+def _may_be_worth(known: _Mapped, network: Network, candidates: Candidates) -> bool:
+    """Whether another choice of resident values is looked at: of cycles, if the network waits for long with these."""
+    least = _least_cycles(network.layers, candidates.arch)
+    return candidates.objective.name != "cycles" or known.figures.cycles > WAITS * least
+
+
+def _least_cycles(layers: Iterable[LayerOp], arch: Arch) -> int:
+    """Cycles of layers one by one at least: of their products and results, or of their weights from DRAM."""
+    shapes = [layer_shape(layer) for layer in layers if layer.kind.data != "copy"]
+    return sum(max(ideal_cycles(each, arch), each.weight_words // arch.dram.words_per_cycle) for each in shapes)
 
 
 def _all_resident(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped | None:

@@ -13,7 +13,6 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.bound import ideal_cycles
-from cnncc.mapper.objective import Objective
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.glb_words import SMALL
@@ -26,6 +25,9 @@ END_PART = 300
 # And where they take more than 1 / GLB_PART of the GLB. Without it a layer of 37 x 21 x 9 words and 20 kernels of 5 x 5
 # on 4 x 4 PEs takes 241,021 cycles in a GLB of 14,700 words, and 239,111 in one of 7,382.
 GLB_PART = 8
+# By cycles a network that takes more, times the least of its layers, is mapped with the values for few words, too.
+# Without it one of two convolutions and a sum in a GLB of 533 words takes 10,977 cycles for 10,319.
+WAITS = 2.0
 WORTH = 1.1  # how much less layers have to wait, so that a value is streamed for them: cycles are not known exactly
 
 
@@ -43,16 +45,14 @@ def all_fit(network: Network, values: Sequence[Value], arch: Arch) -> bool:
     return all(live_words(values, network.number[layer]) < arch.glb.words for layer in network.layers)
 
 
-def resident_choices(
-    network: Network, values: Sequence[Value], free: Sequence[Value], arch: Arch, objective: Objective
-) -> list[list[Value]]:
-    """Sets of values to keep resident: one for few waits and, unless `cycles` is the objective, one for few words.
+def resident_choices(network: Network, values: Sequence[Value], free: Sequence[Value], arch: Arch) -> list[list[Value]]:
+    """CHAIN-5. Sets of values to keep resident: one for few waits and, if it is another one, one for few words.
 
     free: the values that may be exchanged. The others are operands of layers whose mappings are given.
     """
     small = [value for value in _smallest_first(network, arch) if value in values]
     exchanged = _exchanged(network, small, free, arch)
-    return [exchanged] if objective.name == "cycles" or exchanged == small else [exchanged, small]
+    return [exchanged] if exchanged == small else [exchanged, small]
 
 
 def ends_streamed(
