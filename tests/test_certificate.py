@@ -176,6 +176,8 @@ def test_certificate_that_is_damaged_is_refused(lenet: Json, tmp_path: Path) -> 
     for damage, says in (
         ({"groups": 5}, "its layers and groups are no lists"),
         ({"layers": [{"host": True}]}, "its layers and groups are no lists"),
+        ({"groups": [{"group": "a@0", "layers": []}]}, "groups: plan: entry 0 is no part of a program"),
+        ({"groups": [{"host": True}]}, "groups: it is no group"),
         ({"moves": {lenet["layers"][0]["layer"]: ["x"]}}, "moves: no layer there reads or writes 'x'"),
     ):
         file.write_text(json.dumps(lenet | damage))
