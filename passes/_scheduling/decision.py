@@ -148,9 +148,14 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
 
 
 def _may_be_worth(known: _Mapped, network: Network, candidates: Candidates) -> bool:
-    """Whether another choice of resident values is looked at: of cycles, if the network waits for long with these."""
+    """Whether another choice of resident values is looked at: by cycles, if the network waits for long with these.
+
+    Where nothing overlaps (TIME-6) every network waits.
+    """
+    if candidates.objective.name != "cycles":
+        return True
     least = _least_cycles(network.layers, candidates.arch)
-    return candidates.objective.name != "cycles" or known.figures.cycles > WAITS * least
+    return candidates.arch.sequencer.overlap and known.figures.cycles > WAITS * least
 
 
 def _least_cycles(layers: Iterable[LayerOp], arch: Arch) -> int:
