@@ -31,7 +31,7 @@ from cnncc.dialects._main_function import main_function
 from cnncc.dialects.array import TensorOp, View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, group_layers
+from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, Stage, group_layers
 from cnncc.driver.pipeline import NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -43,7 +43,7 @@ from cnncc.machine.races import races as ordered_races
 from cnncc.machine.traps import Trap
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_schedule import GroupPlan
-from cnncc.model.group_steps import GroupBody, group_bodies
+from cnncc.model.group_steps import GroupBody, group_bodies, waits_for_weights
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling import residency
@@ -522,6 +522,18 @@ def test_a_proof_finds_wrong_rings(name: str) -> None:
 def layer(label: str, height: int, rows: int, delay: int, *reads: RowRead, keeps: int = 0) -> GroupLayer:
     loops = (Loop("h", rows), *((Loop("h"),) if rows > 1 else ()))
     return GroupLayer(label, "mac", Sizes(1, 1, 1, height, 1, 1, 1), Mapping(loops), delay, keeps, reads, not keeps)
+
+
+def test_the_layer_whose_params_nothing_waits_for_is_named() -> None:
+    """b has weights, whose token says that its params have come, too."""
+    layers = list[GroupLayer]()
+    for delay, (label, operands) in enumerate({"a": (), "b": ("weight", "params"), "c": ("params",)}.items()):
+        own = layer(label, 4, 1, delay)
+        stages = tuple(Stage(operand, "glb", 0, 1) for operand in operands)
+        layers.append(replace(own, mapping=replace(own.mapping, stages=stages)))
+    with pytest.raises(Refusal, match="^layer c: nothing would wait for its params.*first layer, a, waits for no"):
+        waits_for_weights(layers)
+    assert waits_for_weights(layers[1:]) == [True, False]
 
 
 def with_tokens(body: GroupBody) -> list[tuple[bool, bool]]:

@@ -279,11 +279,11 @@ def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
     first = next(number for number in first_runs(layers) if not layers[number].is_load)
     waits = ["weight" in each for each in staged]
     comes = {"weight", "ifmap"} & staged[first].keys() or any(layers[r.producer].is_load for r in layers[first].reads)
-    if any("params" in each and "weight" not in each for each in staged) and not comes:
+    alone = [own.label for own, each in zip(layers, staged, strict=True) if "params" in each and "weight" not in each]
+    if alone and not comes:
         if "params" not in staged[first]:
-            other = next(layer.label for layer, each in zip(layers, staged, strict=True) if "params" in each)
             raise Refusal(
-                f"layer {other}: nothing would wait for its params: it has no weights, and the group's first layer, "
+                f"layer {alone[0]}: nothing would wait for its params: it has no weights, and the group's first layer, "
                 f"{layers[first].label}, waits for no transfer: begin the group with another layer"
             )
         waits[first] = True
