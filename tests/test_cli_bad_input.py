@@ -179,7 +179,7 @@ def test_cli_array_file_of_any_name(folder: Path) -> None:
 
 
 # Resource, a size that is too small, the smallest that would do.
-SMALL = (("glb.words", 20, 57),)
+SMALL = (("glb.words", 20, 48),)
 
 
 @pytest.mark.usefixtures("longer_searches")

@@ -25,7 +25,7 @@ from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper import cached_search, search_processes
-from cnncc.mapper.cached_search import has_mapping, search_ahead, searched
+from cnncc.mapper.cached_search import search_ahead, searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import Result, search
@@ -76,17 +76,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[LayerShape]:
 
     monkeypatch.setattr(SearchTask, "search", counting)
     return found
-
-
-@pytest.mark.parametrize("streamed", [(), ("ifmap",), ("ifmap", "output")])
-def test_has_mapping_where_a_search_finds_one(streamed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    search_with(monkeypatch, SHORT)
-    shape, outcomes = conv(3, 2, 4), list[bool]()
-    for words in range(20, 81, 10):
-        budget = GlbBudget(words, frozenset(streamed))
-        outcomes.append(cached_search.searched(shape, ARCH, budget) is not None)
-        assert has_mapping(shape, ARCH, budget) == outcomes[-1], words
-    assert set(outcomes) == {False, True}
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------

@@ -77,11 +77,6 @@ def _search(task: SearchTask) -> Result | None:
     return fastest and task.search(fastest)
 
 
-def has_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "") -> bool:
-    """Whether `searched` finds a mapping: a shorter search knows it."""
-    return searched(shape, arch, budget, dataflow, effort=replace(layer_search.USUAL, first=True)) is not None
-
-
 def search_ahead(
     tasks: Sequence[SearchTask],
     progress: Progress,

@@ -13,7 +13,6 @@ from itertools import islice
 
 from cnncc.arch.model import Arch, counted_arch
 from cnncc.mapper.arrays import NEVER
-from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
@@ -22,7 +21,9 @@ from cnncc.mapper.local_search import improved
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
+from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of
+from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 
@@ -74,9 +75,18 @@ class SearchTask:
         """The fastest mapping."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
-        if self.budget.prefetched:
-            return self._with_second_tries()
-        return replace(self, effort=self.effort.of_first_layer())._with_second_tries()  # CHAIN-1
+        if not (self.dataflow or has_mapping(self.shape, self.arch, self.budget)):  # of one form there may be others
+            return None
+        effort = self.effort if self.budget.prefetched else self.effort.of_first_layer()  # CHAIN-1
+        return replace(self, effort=effort)._with_second_tries() or self._smallest()
+
+    def _smallest(self) -> Result | None:
+        """SPACE-15: the mapping that has room if any has."""
+        small = smallest(self.shape, self.arch, self.budget, self.dataflow)
+        if small is None or small.words > self.budget.words:
+            return None
+        cycles = layer_cycles(plan_in(self.budget, self.shape, small.mapping), self.arch)
+        return Result(small.mapping, cycles, min(cycles, ideal_cycles(self.shape, self.arch)), run=1, tight=True)
 
     def _with_second_tries(self) -> Result | None:
         """The search goes on where much less may do (`Effort.gap`)."""
@@ -109,8 +119,6 @@ class SearchTask:
 
     def _in(self, budget: GlbBudget) -> Result | None:
         """The best in a budget: of each form by itself where a search of all finds too little (BOUND-8)."""
-        if least_words(self.shape, self.arch, budget) > budget.words:
-            return None
         best = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort)
         if self.dataflow or (best and not self._mixes_forms(best)):
             return best

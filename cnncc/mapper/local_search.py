@@ -20,15 +20,7 @@ from cnncc.mapper.search import Result
 from cnncc.mapper.space import without_single_trips
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape, inside
-from cnncc.model.legal import (
-    fits_array,
-    fits_glb,
-    has_few_bodies,
-    has_tokens,
-    is_legal,
-    loads_are_even,
-    loops_in_space,
-)
+from cnncc.model.legal import can_run, fits_glb, loops_in_space
 from cnncc.model.routes import Nest
 
 RESULTS, IMAGE = frozenset({"residual", "output"}), frozenset({"ifmap"})  # operands whose stages move together
@@ -84,12 +76,8 @@ class LocalSearch:
         return nest.trips(DIMS, len(nest.outer)) * (pe.start_cycles + pe.finish_cycles) + self.shape.operations // pes
 
     def _fits(self, mapping: Mapping) -> bool:
-        shape, arch, residual = self.shape, self.arch, self.budget.residual
-        if not (is_legal(shape, mapping, residual) and has_tokens(mapping) and has_few_bodies(shape, mapping)):
-            return False
-        if not (fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)):
-            return False
-        return fits_glb(shape, arch, mapping, self.budget.words)
+        runs = can_run(self.shape, self.arch, mapping, self.budget.residual)
+        return runs and fits_glb(self.shape, self.arch, mapping, self.budget.words)
 
     def _run(self, mapping: Mapping) -> int:
         self.runs += 1

@@ -40,6 +40,12 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     return all(alternates(shape, mapping, depth) for depth in turns)
 
 
+def can_run(shape: LayerShape, arch: Arch, mapping: Mapping, residual: bool) -> bool:
+    """Whether any mapping can be a program, in a GLB that is large enough."""
+    orders = is_legal(shape, mapping, residual) and has_tokens(mapping) and has_few_bodies(shape, mapping)
+    return orders and fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)
+
+
 def fits_register_files(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
     """Whether a mapping of the space fits the register files. With ping and pong, this depends on its blocks too."""
     return not arch.pe.pong_words or fits_array(shape, arch, mapping)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -14,13 +13,13 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.arrays import NEVER
-from cnncc.mapper.block_sizes import least_words
-from cnncc.mapper.cached_search import has_mapping, search_ahead, searched
+from cnncc.mapper.cached_search import search_ahead, searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective, Prices
 from cnncc.mapper.search import Result
 from cnncc.mapper.search_processes import GoesOn
+from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
@@ -30,8 +29,6 @@ from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.schedule_file import DataflowName, Entry, LayerNumbers, MappingText, Schedule
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
 from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
-
-MOST_DOUBLINGS = 12  # of the GLB words for which a mapping of some form is looked for, to say what would do
 
 
 class WantedMapping(NamedTuple):
@@ -108,17 +105,31 @@ class Candidates:
 
     def front(self, layer: LayerOp, budget: GlbBudget) -> list[Mapping | None]:
         """The fastest mapping of `layer` in this GLB budget, then cheaper ones. Raises as `best` does."""
-        try:
+        with self._named(layer):
             return self._front(layer, budget)
+
+    def check(self, layer: LayerOp, budget: GlbBudget) -> None:
+        """Raise what `front` would raise. A search is done only where it may find what `has_mapping` does not know."""
+        with self._named(layer):
+            self._check(layer, budget)
+
+    @contextmanager
+    def _named(self, layer: LayerOp) -> Generator[None]:
+        """Refusals name the layer."""
+        try:
+            yield
         except GlbTooSmall as refusal:
-            raise self._named(layer, refusal) from refusal
+            message = f"{self.name}: layer '{label_of(layer)}': {refusal}"
+            raise GlbTooSmall(message, refusal.words, *refusal.findings) from refusal
         except StaysOut:
             raise
         except Refusal as refusal:
             raise Refusal(f"{self.name}: layer '{label_of(layer)}': {refusal}") from refusal
 
-    def _named(self, layer: LayerOp, refusal: GlbTooSmall) -> GlbTooSmall:
-        return GlbTooSmall(f"{self.name}: layer '{label_of(layer)}': {refusal}", refusal.words, *refusal.findings)
+    def _check(self, layer: LayerOp, budget: GlbBudget) -> None:
+        is_searched = self.is_searched(layer) and layer.kind.data != "copy"
+        if not (is_searched and has_mapping(layer_shape(layer), self.arch, budget, self.form(layer))):
+            self._front(layer, budget)
 
     def _front(self, layer: LayerOp, budget: GlbBudget) -> list[Mapping | None]:
         shape, given = layer_shape(layer), self.given(layer)
@@ -128,10 +139,13 @@ class Candidates:
             return [given_mapping(shape, self.arch, budget, given)]
         if layer.kind.data == "copy":
             return [copy_mapping(shape, self.arch, budget)]
-        if result := searched(shape, self.arch, budget, self.form(layer), prices=self.prices):
+        form = self.form(layer)
+        if result := searched(shape, self.arch, budget, form, prices=self.prices):
             return [each.mapping for each in reversed(result.front)]
-        least = least_words(shape, self.arch, replace(budget, tight=True))
-        raise glb_too_small(self.arch, budget, max(least, budget.words + 1))
+        if small := smallest(shape, self.arch, budget, form):
+            raise glb_too_small(self.arch, budget, small.words)
+        what, help_ = f"no mapping of the form {form or AUTO} can run on {self.arch.name}", "dataflow auto"
+        raise Refusal(f"{what}: {help_}", Finding(what, help=help_))
 
     def is_searched(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
@@ -148,24 +162,6 @@ class Candidates:
             return []
         result = searched(shape, self.arch, budget, self.form(layer), below, quick, prices=self.prices)
         return [each.mapping for each in reversed(result.front)] if result else []
-
-    def with_least_words(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
-        """The same refusal, which has a lower bound, with the fewest words for which the search has a mapping."""
-        if not self.is_searched(layer) or layer.kind.data == "copy":
-            return refusal
-        shape, form = layer_shape(layer), self.form(layer)
-        bound = refusal.words - (self.arch.glb.words - budget.words)
-
-        def fits(words: int) -> bool:
-            return has_mapping(shape, self.arch, replace(budget, words=words), form)
-
-        enough = next((bound << shift for shift in range(MOST_DOUBLINGS) if fits(bound << shift)), 0)
-        if not enough:
-            what, help_ = f"no mapping of the form {form or AUTO} is found", "dataflow auto"
-            return self._named(layer, GlbTooSmall(f"{what}: {help_}", refusal.words, Finding(what, help=help_)))
-        sizes = range(max(bound, enough // 2), enough)
-        least = [*sizes, enough][bisect_left(sizes, True, key=fits)]
-        return self._named(layer, glb_too_small(self.arch, budget, least))
 
     def search_ahead(self, wanted: Sequence[WantedMapping], may_win: Callable[[float], bool] | None = None) -> bool:
         """Search for all of these side by side; `best` and `faster` then find the results in memory.

@@ -189,7 +189,7 @@ def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates
         except _GlbOverflow as overflow:
             fewer = without_largest(resident, overflow.number)
             if fewer is None:
-                raise overflow.refused(candidates) from overflow
+                raise overflow.refusal from overflow
             resident = fewer
 
 
@@ -207,6 +207,7 @@ def _mappings(
     Raises _GlbOverflow, _StreamedByMapping, _NoBetter, Refusal.
     """
     budgets = dict(glb_budgets(network, resident, candidates.arch))
+    _check_layers(network, resident, budgets, candidates)
     cycles = sum(ideal_cycles(layer_shape(layer), candidates.arch) for layer in budgets if layer.kind.data != "copy")
     copies, known = copies_cost(network, resident, candidates.prices.costs), [each.figures for each in others]
 
@@ -215,7 +216,7 @@ def _mappings(
 
     if not candidates.search_ahead([WantedMapping(*each) for each in budgets.items()], may_win):
         raise _NoBetter
-    tried = _first_candidates(network, resident, budgets, candidates)
+    tried = [_first_candidates(*each, candidates) for each in budgets.items()]
     try_smaller_budgets(tried, candidates)
     chain = _best_chain(network, tried, candidates)
     _check_places(network, resident, chain.mappings, candidates.arch)
@@ -225,18 +226,22 @@ def _mappings(
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
-def _first_candidates(
+def _first_candidates(layer: LayerOp, budget: GlbBudget, candidates: Candidates) -> LayerCandidates:
+    """The best mapping of a layer in its budget, and cheaper ones."""
+    fastest, *cheaper = candidates.front(layer, budget)
+    return LayerCandidates(layer, budget, [fastest], [each for each in cheaper if each])
+
+
+def _check_layers(
     network: Network, resident: Sequence[Value], budgets: Mapping[LayerOp, GlbBudget], candidates: Candidates
-) -> list[LayerCandidates]:
-    """The best mapping of each layer in its budget."""
-    tried, refusals = list[LayerCandidates](), Refusals()
-    failed = list[tuple[LayerOp, GlbBudget, GlbTooSmall]]()
+) -> None:
+    """Raise what keeps layers from having a mapping, of all of them together. No search has been done then."""
+    refusals, failed = Refusals(), list[tuple[LayerOp, GlbTooSmall]]()
     for layer, budget in budgets.items():
         try:
-            fastest, *cheaper = candidates.front(layer, budget)
-            tried.append(LayerCandidates(layer, budget, [fastest], [each for each in cheaper if each]))
+            candidates.check(layer, budget)
         except GlbTooSmall as refusal:
-            failed.append((layer, budget, refusal))
+            failed.append((layer, refusal))
         except StaysOut as refusal:
             root = network.operands(layer)[refusal.operand]
             value = next(value for value in resident if value.root is root)
@@ -248,10 +253,8 @@ def _first_candidates(
             refusals.add(refusal, label_of(layer))
     refusals.raise_any("nest-assign-mapping")
     if failed:
-        tightest = max(failed, key=lambda each: each[2].words)[0]
-        refusal = _all_of([layer for layer, *_ in failed], [refusal for *_, refusal in failed])
-        raise _GlbOverflow(network.number[tightest], refusal, failed)
-    return tried
+        tightest = max(failed, key=lambda each: each[1].words)[0]
+        raise _GlbOverflow(network.number[tightest], _all_of(failed))
 
 
 class _StreamedByMapping(Exception):
@@ -265,27 +268,15 @@ class _StreamedByMapping(Exception):
 class _GlbOverflow(Exception):
     """What is in the GLB while op `number` runs does not fit; or some layers have no mapping in their budgets."""
 
-    def __init__(
-        self, number: int, refusal: GlbTooSmall, failed: Sequence[tuple[LayerOp, GlbBudget, GlbTooSmall]] = ()
-    ) -> None:
+    def __init__(self, number: int, refusal: GlbTooSmall) -> None:
         super().__init__(str(refusal))
-        self.number, self.refusal, self.failed = number, refusal, failed
-
-    def refused(self, candidates: Candidates) -> GlbTooSmall:
-        """The refusal where no value is left that could be streamed."""
-        exact = [candidates.with_least_words(layer, budget, refusal) for layer, budget, refusal in self.failed]
-        layers = [layer for layer, *_ in self.failed]
-        return _all_of(layers, exact) if exact else self.refusal
+        self.number, self.refusal = number, refusal
 
 
-def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTooSmall:
+def _all_of(failed: Sequence[tuple[LayerOp, GlbTooSmall]]) -> GlbTooSmall:
     """One refusal for several layers: the tightest says what would do for all."""
-    findings = [
-        replace(finding, where=label_of(layer))
-        for layer, refusal in zip(layers, refusals, strict=True)
-        for finding in refusal.findings
-    ]
-    tightest = max(refusals, key=lambda refusal: refusal.words)
+    findings = [replace(finding, where=label_of(layer)) for layer, refusal in failed for finding in refusal.findings]
+    tightest = max((refusal for _, refusal in failed), key=lambda refusal: refusal.words)
     message = str(tightest) if len(findings) == 1 else f"nest-assign-mapping: {len(findings)} problems"
     return GlbTooSmall(message, tightest.words, *findings)
 
