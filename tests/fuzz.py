@@ -4,6 +4,7 @@ Graph I of seed S is a function of the family, S and I alone. A graph fails by o
 
     exception    anything but a Refusal was raised
     trap         a compiled program cannot be run
+    race         the order of its engines' accesses to the GLB does not follow from its tokens
     levels       two levels of the compiler compute different values
     run          the binary gives other outputs than the last level
     wrong        integers are not onnxruntime's; of qdq: further away than steps of its scales explain
@@ -53,6 +54,7 @@ from cnncc.driver.check_findings import lost_bits
 from cnncc.driver.pipeline import Compilation, Settings, Step, StepFailed, import_model
 from cnncc.driver.verify import Differs, Verifier
 from cnncc.errors import Refusal, one_line
+from cnncc.machine.races import races
 from cnncc.mapper import cached_search, layer_search
 from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
@@ -166,10 +168,12 @@ def with_budget(case: Case, folder: Path) -> tuple[Compilation, Observed]:
 
 
 def outputs_of_binary(compilation: Compilation, case: Case) -> dict[str, np.ndarray]:
-    """What the encoded program computes. Raises Failure for a trap."""
+    """What the encoded program computes. Raises Failure for a trap or a race."""
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     binary = from_bytes(to_bytes(build_binary(module, store, arch)))
     try:
+        if found := races(binary.instructions, binary.arch)[0]:
+            raise Failure("race", str(found[0]))
         return run(binary, case.net.feeds)
     except Refusal as trap:
         raise Failure("trap", f"run: {trap}") from trap

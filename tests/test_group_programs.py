@@ -75,12 +75,13 @@ def mapped(
     rowwise: bool = False,
     slack: int = 0,
     single: bool = False,
+    loads: bool = True,
     schedule: str | None = None,
 ) -> Compilation:
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
     compilation = chain.compilation(arch, schedule=schedule)
     compilation.run_before(TO_PROGRAMS)
-    NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single).apply(compilation.ctx, compilation.module)
+    NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single, loads=loads).apply(compilation.ctx, compilation.module)
     group = group_of(compilation.module)
     for number, (layer, plan) in enumerate(zip(group.members(), group_layers(group), strict=True)):
         if slack:
@@ -122,7 +123,10 @@ def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
     """A program of a drawn group, checked; None where one is refused, for a reason that may be."""
     chain, rows, layers, rowwise, slack = drawn(number)
     try:
-        return checked(mapped(chain, rows, layers, arch, rowwise, slack, single=number % 4 < 2), chain), chain
+        group = mapped(chain, rows, layers, arch, rowwise, slack, single=number % 4 < 2, loads=number % 3 > 0)
+        compilation = checked(group, chain)
+        assert ordered_races(program_of(compilation), compilation.settings.arch)[0] == []
+        return compilation, chain
     except Refusal as refusal:
         assert any(reason in str(refusal) for reason in REFUSED), refusal
         return None
