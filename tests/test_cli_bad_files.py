@@ -186,6 +186,14 @@ def test_cli_bad_ir(name: str, folder: Path) -> None:
     assert message in refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
 
 
+@pytest.mark.parametrize("command", [("compile", "-o", "out.cnb", "--from"), ("estimate",), ("reuse",), ("atoms",)])
+def test_cli_edited_ir_that_no_step_can_run_is_no_defect(command: tuple[str, ...], folder: Path) -> None:
+    text = next(Path("ir").glob("*-onnx-to-cnn.mlir")).read_text()
+    scales = re.findall(r'@c\d\.q : tensor<(?:4|5)xf32> = #weights\.ref<"(\w+)">', text)
+    Path("ir/bad.mlir").write_text(text.replace(*scales))  # four scales for five channels
+    assert "ir/bad.mlir: edited IR that is not consistent? step " in refuses(folder, *command, "ir/bad.mlir")
+
+
 def test_cli_ir_without_its_weights(folder: Path) -> None:
     for source in sorted(Path("ir").glob("*.mlir")):
         shutil.copy(source, "alone.mlir")

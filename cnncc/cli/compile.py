@@ -52,7 +52,7 @@ def command(
     """
     from cnncc.driver.build import Build
     from cnncc.driver.ir_files import dump_file
-    from cnncc.driver.pipeline import LEVELS, Dump, StepFailed
+    from cnncc.driver.pipeline import LEVELS, Dump
     from cnncc.driver.sources import resume, start_compilation
     from cnncc.util.files import check_writable
 
@@ -69,14 +69,9 @@ def command(
         raise Refusal(f"{source}: its level is {level} already, which is below {emit}: give --emit {level}")
     build = Build(compilation, source)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
-    try:
-        with progress_line() as progress:
-            compilation.ctx.progress = compilation.ctx.note = progress
-            compilation.run(emit if emit in LEVELS else "isa", [build, *dump])
-    except StepFailed as failure:
-        if start is None:
-            raise
-        raise Refusal(f"{start}: edited IR that is not consistent? {failure}") from failure
+    with progress_line() as progress:
+        compilation.ctx.progress = compilation.ctx.note = progress
+        compilation.run(emit if emit in LEVELS else "isa", [build, *dump])
     if emit in LEVELS:
         _write_ir(compilation, output)
     else:

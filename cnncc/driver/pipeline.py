@@ -208,13 +208,14 @@ Observer = Callable[[Step, ModuleOp], None]
 
 @dataclass
 class Compilation:
-    """A module on its way down the ladder."""
+    """A module on its way down the ladder. edited: the file that it was read from, if a user may have edited it."""
 
     ctx: CompilerContext
     module: ModuleOp
     settings: Settings
     notes: list[Finding] = field(default_factory=list[Finding])
     warnings: list[str] = field(default_factory=list[str])
+    edited: Path | None = None
 
     def __post_init__(self) -> None:
         self.ctx.warning = self.warnings.append
@@ -263,7 +264,7 @@ class Compilation:
             self.step(step)
 
     def step(self, step: Step) -> None:
-        """Run one step. Raises: Refusal; StepFailed for a defect of the step."""
+        """Run one step. Raises: Refusal, also for edited IR that it cannot run; StepFailed for a defect of the step."""
         self.ctx.progress(step.name)
         try:
             self._run(step)
@@ -272,7 +273,10 @@ class Compilation:
         except Refusal:
             raise
         except Exception as error:
-            raise StepFailed(step, error) from error
+            failure = StepFailed(step, error)
+            if self.edited is None:
+                raise failure from error
+            raise Refusal(f"{self.edited}: edited IR that is not consistent? {failure}") from error
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:

@@ -169,7 +169,7 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
         if options.groups is not None:
             raise Refusal(f"{start}: its groups are chosen already, --groups {options.groups} comes too late")
         settings = replace(settings, groups=AUTO)
-    compilation = Compilation(ctx, module, settings)
+    compilation = Compilation(ctx, module, settings, edited=start)
     remaining = [step.name for step in compilation.remaining()]
     if options.dataflow is not None:
         check_dataflow(options.dataflow)

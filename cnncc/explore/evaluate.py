@@ -24,6 +24,7 @@ def evaluate(nest: Path, options: CompileOptions) -> dict[str, float]:
     nest: the file of the network's loop nests, not mapped yet. Raises: Refusal, if the array cannot run the network.
     """
     compilation = resume(nest, options)
+    compilation.edited = None  # the exploration has written it
     compilation.ctx.processes = 1  # an exploration runs many such processes
     array = compilation.settings.arch
     return measures_of(program_counts(mapped_parts(compilation), array, causes=False), array)
