@@ -253,8 +253,9 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
                         f"{_named(use.operation)} stands between the group's layers '{label_of(layer)}' and "
                         f"'{label_of(layers[-1])}': {remedy}"
                     )
+                reader = _named(use.operation).removesuffix(",")
                 raise Refusal(
-                    f"the result of layer '{label_of(layer)}' is read by {_named(use.operation)}, too: a ring has its "
+                    f"the result of layer '{label_of(layer)}' is read by {reader}, too: a ring has its "
                     f"last rows alone; end the group at this layer, or begin it after it"
                 )
     return layers
