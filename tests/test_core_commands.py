@@ -143,6 +143,14 @@ def test_compile_prints_a_single_core_beside(folder: Path) -> None:
     assert f"a single core takes {estimate['one_core']['cycles']:,} cycles" in report
 
 
+def test_ir_on_cores_has_no_figures_of_a_single_core(folder: Path) -> None:
+    """Its layers are mapped to the PEs of their cores; so also where the dump is given by its step."""
+    (dump,) = (folder / "ir").glob("*-nest-cores.mlir")
+    of_file, of_step = (done("estimate", source, *ARCH).stdout for source in (dump, folder / "ir" / "nest-cores"))
+    assert "a single core takes" not in of_step
+    assert of_step.splitlines()[1:] == of_file.splitlines()[1:]
+
+
 def test_all_buffers_of_a_long_lag_count(folder: Path) -> None:
     """With a lag of 3 there are 3 images and 3 results: what `nest-cores` finds to fit does."""
     (folder / "late.toml").write_text('lag = 3\n[[core]]\nlayers = ["c1", "c2"]\nplace = "1x2@0,0"\n')

@@ -15,6 +15,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.array_share import ArrayShare
+from cnncc.driver.ir_files import dump_file
 from cnncc.driver.pipeline import ASSIGN, Compilation, Step, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
@@ -122,7 +123,7 @@ def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Pr
     The host computes what it does beside cores, so that both have the same layers. A schedule with cores has nothing
     else (`read_schedule`), so it is left out. IR gives None: its layers may be on cores already.
     """
-    if source.suffix == ".mlir":
+    if dump_file(source).suffix == ".mlir":
         return None
     try:
         compilation, todo = start_before_programs(source, replace(options, parallel=None, fps=None, schedule=None))
