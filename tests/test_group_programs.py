@@ -465,6 +465,26 @@ def test_params_come_before_the_first_block(tmp_path: Path) -> None:
     assert prove(claim_of(compilation, chain), 30.0).failures == []
 
 
+def test_weights_come_in_the_order_of_their_tokens(tmp_path: Path) -> None:
+    """The first layer stages its ifmap, too. Its weights come first, although the block follows them."""
+    dims, rng = (1, 2, 24, 6), np.random.default_rng(SEED)
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims] * 3)
+    for number in range(2):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (2, 2, 3, 3)).astype(np.int16)
+        chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (2,)).astype(np.float32)
+        op = f"cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]>"
+        then = f'scale = "s{number}", clamp = [-120, 120]'
+        chain.lines.append(f'%v{number + 1} = {op} then <{then}> label "l{number}" : {tensor(dims)} -> {tensor(dims)}')
+    file, schedule, preset = tmp_path / "small.toml", tmp_path / "group.toml", load_arch("spatial-4x4")
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=400))))
+    schedule.write_text('[[group]]\nlayers = ["l0", "l1"]\nrows = 1\nloads = false\n')
+    compilation = chain.compilation(str(file), schedule=str(schedule), groups=str(schedule))
+    compilation.run_before(TO_PROGRAMS)
+    assert {"weight", "ifmap"} <= group_layers(group_of(compilation.module))[0].mapping.glb_stages.keys()
+    checked(compilation, chain)
+    assert raced(compilation, chain, program_of(compilation)) == []
+
+
 def test_a_load_moves_each_row_once() -> None:
     """And the last rows, which no window touches, not at all."""
     compilation, _ = loaded_chain()

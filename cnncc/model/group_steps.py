@@ -259,10 +259,11 @@ def transfer_order(layers: Sequence[GroupLayer], waits: Sequence[bool], prefetch
     """The layers in the order of their first transfers: weights, params, first blocks. Loads have none.
 
     What no token of its own says comes before what the first load of the group waits for: layers without such a token,
-    then the one of these with a first block, then the layers with weights.
+    then the one of these with a first block, then the layers with weights. The weights of all layers have one
+    semaphore, so they come in the order in which layers first run, with or without a first block.
     """
     runs = (number for number in first_runs(layers) if not layers[number].is_load)
-    return sorted(runs, key=lambda number: (waits[number], prefetches[number]))
+    return sorted(runs, key=lambda number: (waits[number], prefetches[number] and not waits[number]))
 
 
 def last_run(layers: Sequence[GroupLayer]) -> int:
