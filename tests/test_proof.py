@@ -212,6 +212,22 @@ def test_host_segments_are_cut_out(hosted: Claim) -> None:
     ]  # fmt: skip
 
 
+def test_a_host_segment_that_reads_a_value_in_two_shapes(tmp_path: Path) -> None:
+    """Both are one tensor of the binary."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="c"),
+        node("Flatten", ["c"], ["f"], name="f"),
+        node("Softmax", ["c"], ["y"], name="y"),
+        node("Softmax", ["f"], ["z"], name="z"),
+    ]
+    given = build(nodes, {"x": (1, 3, 4, 2)}, ["y", "z"], {"w": noise(1, 2, 3, 1, 1)})
+    claim = claim_of_model(save(given, tmp_path / "net.onnx"), CompileOptions())
+    proven = proof(claim, 50.0)
+    assert proven.failures == []
+    assert [part.name for part in proven.parts] == ["c", "host segment 0"]
+
+
 def test_another_host_segment(hosted: Claim) -> None:
     first, second = hosted.binary.segments
     other = ModelProto.FromString(first)

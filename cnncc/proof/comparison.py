@@ -20,6 +20,7 @@ from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
 from cnncc.numerics import Ints
 from cnncc.proof.claim import Claim
+from cnncc.proof.interface_check import operand_numbers
 from cnncc.proof.locate_result import TensorReader, locate_result
 from cnncc.proof.program_run import ProgramRun
 from cnncc.proof.weight_words import WeightWords
@@ -115,9 +116,10 @@ class Comparison:
 
     def _segment(self, number: int, run: ProgramRun) -> None:
         """Compare the operands of a host segment; store draws as its results."""
-        _, operands, results = self.network.hosts[number]
+        op, operands, results = self.network.hosts[number]
         read, written = run.host_tensors(number)
-        for tensor, known in zip(read, operands, strict=True):
+        values = dict(zip(operand_numbers(op), operands, strict=True))
+        for tensor, known in zip(read, values.values(), strict=True):
             if known is not None:
                 self._compare(f"host segment {number}", tensor.name, known, _integers(tensor), run)
         for tensor, known in zip(written, results, strict=True):

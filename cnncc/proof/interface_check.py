@@ -12,6 +12,7 @@ from cnncc.dialects._main_function import input_names, main_function, output_nam
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.frontend.segments import interface, name_after_tensors
+from cnncc.passes._programs.tensors import source
 from cnncc.proof.claim import Claim
 
 
@@ -45,9 +46,11 @@ def _segments(claim: Claim, func: FuncOp, tensors: dict[str, Tensor], on_host: d
         return
     for number, (op, model) in enumerate(zip(hosts, claim.binary.segments, strict=True)):
         operands, results = (list(side) for side in interface(model))
-        if (len(operands), len(results)) != (len(op.inputs), len(op.outputs)):
+        numbers = operand_numbers(op)
+        if (len(operands), len(results)) != (len({*numbers}), len(op.outputs)):
             yield f"host segment {number} has another number of inputs or outputs than the network's"
             continue
+        operands = [operands[each] for each in numbers]
         if name_after_tensors(claim.store[op.model.key.data].tobytes(), operands, results) != model:
             yield f"host segment {number} is not the network's"
         for side, values, quants in ((operands, op.inputs, op.input_quants), (results, op.outputs, op.output_quants)):
@@ -56,6 +59,13 @@ def _segments(claim: Claim, func: FuncOp, tensors: dict[str, Tensor], on_host: d
                 yield from _difference(f"host segment {number}: {name}", tensors[name], given, None)
                 if given is None and on_host.setdefault(value, name) != name:
                     yield f"host segment {number} reads {name}, the network has {on_host[value]}"
+
+
+def operand_numbers(op: HostOp) -> list[int]:
+    """Of each operand of a host segment the number of its tensor: values that differ in their shape alone share one."""
+    keys = [(source(value), quant.data) for value, quant in zip(op.inputs, op.input_quants, strict=True)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] for key in keys]
 
 
 def _difference(what: str, tensor: Tensor, quant: Quant | None, dims: tuple[int, ...] | None) -> Iterator[str]:
