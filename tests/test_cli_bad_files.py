@@ -194,6 +194,16 @@ def test_cli_edited_ir_that_no_step_can_run_is_no_defect(command: tuple[str, ...
     assert "ir/bad.mlir: edited IR that is not consistent? step " in refuses(folder, *command, "ir/bad.mlir")
 
 
+def test_cli_edited_ir_that_makes_no_binary(folder: Path) -> None:
+    """No command could read the file, which is not written."""
+    text = next(Path("ir").glob("*-nest-assign-mapping.mlir")).read_text()
+    old = "clamp = [-16383, 16383]>}"  # of the network's input
+    assert old in text
+    Path("ir/bad.mlir").write_text(text.replace(old, old.replace("16383]", "4294967296]")))
+    said = refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
+    assert "ir/bad.mlir: edited IR that makes no binary? manifest.json: tensor x: " in said
+
+
 def test_cli_ir_without_its_weights(folder: Path) -> None:
     for source in sorted(Path("ir").glob("*.mlir")):
         shutil.copy(source, "alone.mlir")

@@ -95,7 +95,7 @@ def _print_one_core(build: Build, plan: CoresPlan, options: CompileOptions | Non
 
 
 def _write_program(build: Build, output: Path | None, emit: str) -> None:
-    from cnncc.binary.container import to_bytes
+    from cnncc.binary.container import from_bytes, to_bytes
     from cnncc.binary.isa_module import disassembly
     from cnncc.driver.cores_text import cores_text
     from cnncc.driver.pipeline import AUTO, NONE
@@ -108,6 +108,11 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
         return
     assert output is not None
     data = to_bytes(binary)
+    if (edited := build.compilation.edited) is not None:
+        try:
+            from_bytes(data)
+        except Refusal as refusal:
+            raise Refusal(f"{edited}: edited IR that makes no binary? {refusal}") from refusal
     write_atomically(output, data)
     lines = [
         f"{build.source} -> {output}, {len(data):,} bytes",
