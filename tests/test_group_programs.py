@@ -81,7 +81,9 @@ def mapped(
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
     compilation = chain.compilation(arch, schedule=schedule)
     compilation.run_before(TO_PROGRAMS)
-    NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single, loads=loads).apply(compilation.ctx, compilation.module)
+    NestGroupPass(tuple(layers), rows, rowwise=rowwise, single=single, loads=loads).apply(
+        compilation.ctx, compilation.module
+    )
     group = group_of(compilation.module)
     for number, (layer, plan) in enumerate(zip(group.members(), group_layers(group), strict=True)):
         if slack:
