@@ -24,11 +24,10 @@ from random import Random
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects import array as A
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import DIMS, Loop, Mapping, Sizes, extents, mapping_problem
-from cnncc.dialects._mapping_text import text
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapping.mapping import DIMS, Loop, Mapping, Sizes, extents, mapping_problem
+from cnncc.mapping.text import text
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words, reach
@@ -39,6 +38,7 @@ from cnncc.passes._programs.layer_records import ActivationLayout, ProgramLayer,
 from cnncc.passes._programs.layer_sums import has_partial_sums
 from cnncc.passes._scheduling.array_fit import space_problems
 from cnncc.util import disk_cache
+from cnncc.window import Window
 
 ARRAYS = {"2x2": (2, 2), "3x2": (3, 2), "4x4": (4, 4), "8x8": (8, 8)}
 LARGE_WORDS = 65536

@@ -26,14 +26,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cnncc.arch.model import Arch, arch_text, load_arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects.nest import Sizes
 from cnncc.driver.pipeline import ASSIGN
 from cnncc.driver.sources import CompileOptions, resume, start_compilation
 from cnncc.mapper.search import search
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
 from cnncc.util.terminal import NAME, TEXT, Column, fitted, table
+from cnncc.window import Window
 
 MODELS = Path(__file__).resolve().parents[1] / "samples" / "models.py"
 SCALES = (1, 4, 16, 64)  # squares

@@ -40,10 +40,9 @@ from xdsl.irdl.declarative_assembly_format import (
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
-from cnncc.dialects._conditions import ALWAYS, NEVER, Condition
-from cnncc.dialects._instructions import AXES, Axis, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
 from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default, parse_tuple
-from cnncc.dialects._wrap import wrapped
+from cnncc.isa.array_instructions import AXES, Axis, Condition, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
+from cnncc.util.wrap import wrapped
 
 RecordT = TypeVar("RecordT")
 
@@ -52,6 +51,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 STARTS = {"lin": "offset", "k": "channel", "y": "y", "x": "x"}  # the field of each axis
 PE_INDICES = ("row", "row_set", "col", "col_set")
 COUNTERS = ("pixel", "tap", "channel", "lane")
+ALWAYS, NEVER = "always", "never"  # conditions
 
 
 # -- to text -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from cnncc.dialects._channels import Region, regions_problem
+from cnncc.mapping.channels import Region, regions_problem
 
 SEMAPHORES = 15
 Target = tuple[int, int]  # number of a core, number of its semaphore

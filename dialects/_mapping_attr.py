@@ -21,10 +21,10 @@ from xdsl.irdl.declarative_assembly_format import (
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
-from cnncc.dialects._mapping import Mapping, Sizes
-from cnncc.dialects._mapping_text import parse, text
-from cnncc.dialects._notation import NotationError
 from cnncc.dialects._records import RecordAttr, parse_record
+from cnncc.mapping.mapping import Mapping, Sizes
+from cnncc.mapping.notation import NotationError
+from cnncc.mapping.text import parse, text
 
 
 def _parse(parser: AttrParser, sizes: Sizes | None) -> Mapping | None:

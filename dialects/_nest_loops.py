@@ -16,8 +16,8 @@ from xdsl.printer import Printer
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.dialects._mapping import Loop, Mapping, Stage
 from cnncc.dialects._records import RecordAttr
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 
 RecordT = TypeVar("RecordT")
 

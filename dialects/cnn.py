@@ -35,14 +35,14 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.dialects._layers import ELEMENTS as ELEMENTS
-from cnncc.dialects._layers import Quant as Quant
-from cnncc.dialects._layers import Range as Range
-from cnncc.dialects._layers import Steps as Steps
-from cnncc.dialects._layers import Window as Window
+from cnncc.dialects._cnn_records import ELEMENTS as ELEMENTS
+from cnncc.dialects._cnn_records import Quant as Quant
+from cnncc.dialects._cnn_records import Range as Range
+from cnncc.dialects._cnn_records import Steps as Steps
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.weights import RefAttr
+from cnncc.window import Window
 
 
 @irdl_attr_definition

@@ -7,7 +7,7 @@ A `nest.layer` computes one layer as a perfect nest of named loops over
 around one `nest.mac`. A dimension may be split over several loops: `nest.for h step 4` counts tiles of four rows,
 a further loop over h inside it runs over those four. The extent of a loop is the step of the nearest loop over the same
 dimension around it, or the layer's size. If the step does not divide the extent, the last tile is smaller.
-`_mapping.py` says how channels side by side share that tile.
+`cnncc/mapping/mapping.py` says how channels side by side share that tile.
 `nest.par` runs its iterations side by side on the rows or columns of the array. Of several loops on one axis the inner
 ones vary fastest. `keep` marks the loops of the box, which one macro-instruction of a PE runs.
 
@@ -59,32 +59,9 @@ from xdsl.irdl import (
 from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.dialects._channels import Channel as Channel
-from cnncc.dialects._channels import Link, Reader, channel_problem, image_tokens, regions_problem
-from cnncc.dialects._channels import Region as Region
 from cnncc.dialects._columns import ColumnsOp as ColumnsOp
 from cnncc.dialects._columns import JoinOp as JoinOp
 from cnncc.dialects._columns import columns_of as columns_of
-from cnncc.dialects._columns import is_meant as is_meant
-from cnncc.dialects._columns import is_of_strip as is_of_strip
-from cnncc.dialects._columns import split_strip as split_strip
-from cnncc.dialects._columns import strip_count as strip_count
-from cnncc.dialects._columns import strip_name as strip_name
-from cnncc.dialects._groups import GroupLayer as GroupLayer
-from cnncc.dialects._groups import RowRead, group_problem, load_of_rows, without_unread_rows
-from cnncc.dialects._liveness import CoreChainData, liveness_problem
-from cnncc.dialects._mapping import DIMS as DIMS
-from cnncc.dialects._mapping import LANES as LANES
-from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
-from cnncc.dialects._mapping import OUTPUT_DIMS as OUTPUT_DIMS
-from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
-from cnncc.dialects._mapping import Loop as Loop
-from cnncc.dialects._mapping import Mapping, Sizes, tiled_together
-from cnncc.dialects._mapping import Stage as Stage
-from cnncc.dialects._mapping import even_sets as even_sets
-from cnncc.dialects._mapping import extents as extents
-from cnncc.dialects._mapping import mapping_problem as mapping_problem
-from cnncc.dialects._mapping import rest_sets as rest_sets
 from cnncc.dialects._mapping_attr import MappingAttr as MappingAttr
 from cnncc.dialects._mapping_attr import OnLayer
 from cnncc.dialects._nest_loops import ForOp, LoopAttr, MacOp, ParOp, StageAttr, StageOp, is_perfect, mapping_in
@@ -92,6 +69,10 @@ from cnncc.dialects._nest_loops import build_nest as build_nest
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.cnn import StepsAttr, WindowAttr, check_shuffle, shape
+from cnncc.mapping.channels import Channel, Link, Reader, Region, channel_problem, image_tokens, regions_problem
+from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, load_of_rows, without_unread_rows
+from cnncc.mapping.liveness import CoreChainData, liveness_problem
+from cnncc.mapping.mapping import Mapping, Sizes, mapping_problem, rest_sets, tiled_together
 
 
 @irdl_attr_definition

@@ -24,13 +24,13 @@ from cnncc.dialects.cnn import (
     ShuffleOp,
     Steps,
     StepsAttr,
-    Window,
     WindowAttr,
     element_bits,
     shape,
     value_key,
 )
 from cnncc.passes._onnx.labels import free_name
+from cnncc.window import Window
 
 OPERAND_BITS = 16  # the widest operand; wider values are psums
 

@@ -16,22 +16,13 @@ from cnncc.cbrain.convolution import Convolution, convolution_of
 from cnncc.cbrain.kernel_partition import Partition, partition, small_windows
 from cnncc.cbrain.schemes import Scheme
 from cnncc.context import note, weights_of
-from cnncc.dialects.cnn import (
-    SCHEME,
-    ConvOp,
-    Steps,
-    StepsAttr,
-    Window,
-    WindowAttr,
-    element_bits,
-    shape,
-    value_key,
-)
+from cnncc.dialects.cnn import SCHEME, ConvOp, Steps, StepsAttr, WindowAttr, element_bits, shape, value_key
 from cnncc.dialects.weights import GlobalOp, constant_array, new_global
 from cnncc.errors import Refusal
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.labels import free_name
 from cnncc.weights import Array, WeightStore
+from cnncc.window import Window
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,15 @@ from cnncc.dialects.cnn import (
     ShuffleOp,
     Steps,
     StepsAttr,
-    Window,
     WindowAttr,
     shape,
     value_key,
 )
-from cnncc.dialects.nest import LayerOp, Sizes, SizesAttr, build_nest, image_shape
+from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Sizes
 from cnncc.passes._scheduling.rewrites import canonical
+from cnncc.window import Window
 
 
 @dataclass(frozen=True)

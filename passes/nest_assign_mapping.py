@@ -10,9 +10,9 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext, note, warn
-from cnncc.dialects._notation import NotationError, read
 from cnncc.dialects.nest import GroupOp, LayerOp, mapping_of
 from cnncc.errors import Refusal, hint
+from cnncc.mapping.notation import NotationError, read
 from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates

@@ -13,16 +13,11 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext, note
-from cnncc.dialects.nest import CoresOp, GroupOp, Region
+from cnncc.dialects.nest import CoresOp, GroupOp
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import Region
 from cnncc.passes._programs.array_mark import mark, marked_array
-from cnncc.passes._scheduling.core_chain import (
-    CoreChain,
-    CorePlan,
-    cores_op,
-    regions_in_array_problem,
-    span,
-)
+from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, cores_op, regions_in_array_problem, span
 from cnncc.passes._scheduling.core_choice import CoreSearch
 from cnncc.passes._scheduling.core_mapping import core_layers
 from cnncc.passes._scheduling.core_parts import LayerGraph

@@ -12,20 +12,13 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import group_problem
+from cnncc.dialects._columns import JoinOp
 from cnncc.dialects.cnn import ConcatOp, HostOp
-from cnncc.dialects.nest import (
-    GroupOp,
-    JoinOp,
-    LayerOp,
-    Mapping,
-    image_shape,
-    mapping_of,
-    mapping_problem,
-    operands,
-    strip_name,
-)
+from cnncc.dialects.nest import GroupOp, LayerOp, image_shape, mapping_of, operands
 from cnncc.errors import Refusal, plural
+from cnncc.mapping.groups import group_problem
+from cnncc.mapping.mapping import Mapping, mapping_problem
+from cnncc.mapping.strips import strip_name
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes

@@ -8,8 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.nest import Mapping
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.nest_layers import listed, loop_name, reschedule
 from cnncc.passes._scheduling.rewrites import find, interchange
 

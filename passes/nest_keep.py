@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.dialects.nest import LayerOp
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.array_fit import file_problems, refuse_any
 from cnncc.passes._scheduling.nest_layers import layer_shape, listed, reschedule
 from cnncc.passes._scheduling.rewrites import keep

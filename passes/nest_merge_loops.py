@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.dialects.nest import LayerOp
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.array_fit import checked_in_space
 from cnncc.passes._scheduling.nest_layers import reschedule
 from cnncc.passes._scheduling.rewrites import find, merged

@@ -8,8 +8,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.nest import LayerOp, Mapping, Stage, mapping_of, operands
+from cnncc.dialects.nest import LayerOp, mapping_of, operands
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Mapping, Stage
 from cnncc.passes._scheduling.nest_layers import chosen_layers, goal_of, reschedule
 from cnncc.passes._scheduling.rewrites import Missing, add_stage, stage_as
 

@@ -8,8 +8,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.nest_layers import goal_of, reschedule
 from cnncc.passes._scheduling.rewrites import tile, tile_as
 

@@ -28,24 +28,14 @@ from xdsl.rewriter import Rewriter
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
-from cnncc.dialects._groups import GroupLayer
+from cnncc.dialects._columns import ColumnsOp, JoinOp, columns_of
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape, value_key
-from cnncc.dialects.nest import (
-    ColumnsOp,
-    CoresOp,
-    GroupOp,
-    JoinOp,
-    LayerOp,
-    LoadOp,
-    columns_of,
-    group_layers,
-    image_shape,
-    mapping_of,
-    split_strip,
-)
+from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, LoadOp, group_layers, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Refusal, Refusals
+from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping.strips import split_strip
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED, Semaphore
 from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words

@@ -24,11 +24,11 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from cnncc.context import weights_of
-from cnncc.dialects._main_function import main_function, output_names, returned
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array, tensor_type
 from cnncc.errors import Refusal
+from cnncc.main_function import main_function, output_names, returned
 from cnncc.passes._standard.layer_nest import StandardNest
 from cnncc.passes._standard.limits import check_layer, check_parameters, integer_tensor, sum_type
 from cnncc.passes._standard.ops import ZERO, Buffer, Emitter, Index, Span, memref_type, named

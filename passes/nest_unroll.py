@@ -9,8 +9,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.array_fit import checked_in_space
 from cnncc.passes._scheduling.nest_layers import goal_of, reschedule
 from cnncc.passes._scheduling.rewrites import unroll, unroll_as

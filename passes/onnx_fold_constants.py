@@ -15,7 +15,6 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.context import weights_of
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.onnx import AbsentOp, NodeOp, new_constant
 from cnncc.dialects.weights import ConstantOp, element_dtype
 from cnncc.errors import Refusal
@@ -23,6 +22,7 @@ from cnncc.frontend.export_onnx import export_nodes, has_graphs
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.frontend.onnx_types import ir_type
 from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.main_function import main_function
 from cnncc.weights import Array, WeightStore
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from pictures import COLOURS, GREY, INK, LOADED, MOVED, PALE, PAPER, Picture
 
-from cnncc.dialects._groups import GroupLayer, RowRead
-from cnncc.dialects._mapping import Loop, Mapping, Sizes
+from cnncc.mapping.groups import GroupLayer, RowRead
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from cnncc.passes._scheduling.stripes import with_least_delays, with_least_rings
 
 HEIGHT, CELL = 8, 24

@@ -11,10 +11,11 @@ from group_cases import Chain, random_chain
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import CompilerContext
-from cnncc.dialects.nest import CoresOp, Region, mapping_of
+from cnncc.dialects.nest import CoresOp, mapping_of
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
+from cnncc.mapping.channels import Region
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, cores_op
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import heights, with_rings

@@ -88,7 +88,7 @@ def assert_prints_and_parses(module: builtin.ModuleOp, ctx: CompilerContext, fol
 
 def random_inputs(module: builtin.ModuleOp, seed: int = 0) -> dict[str, Any]:
     """Standard normal inputs for f32 arguments of `@main`."""
-    from cnncc.dialects._main_function import input_names, main_arguments
+    from cnncc.main_function import input_names, main_arguments
 
     rng = np.random.default_rng(seed)
     values = zip(input_names(module), main_arguments(module), strict=True)

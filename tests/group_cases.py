@@ -16,9 +16,9 @@ from xdsl.parser import Parser
 from cnncc.arch.model import load_arch, preset_names
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
-from cnncc.dialects.cnn import Window
 from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.eval import cnn
+from cnncc.window import Window
 
 PRESETS = tuple(name for first in range(3) for name in preset_names()[first::3])  # unlike ones follow each other
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"

@@ -14,10 +14,11 @@ from xdsl.parser import Parser
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
-from cnncc.dialects.cnn import CNN, Window
-from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
+from cnncc.dialects.cnn import CNN
+from cnncc.dialects.nest import NEST, LayerOp
 from cnncc.dialects.weights import WEIGHTS
 from cnncc.driver.pipeline import DONE
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.schedule_file import DataflowName, Schedule
@@ -27,6 +28,7 @@ from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_scf import NestToScfPass
 from cnncc.passes.nest_unroll import NestUnrollPass
+from cnncc.window import Window
 
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())

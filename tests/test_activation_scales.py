@@ -13,11 +13,11 @@ from cnn_ir import imported
 from frontend_models import run_file
 from onnx import TensorProto, helper, numpy_helper
 
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
+from cnncc.main_function import main_function
 from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
 from cnncc.quant.split import HEADROOM

@@ -11,7 +11,6 @@ from searches import SHORT, search_with
 from test_explain import counted, lenet, one_layer
 
 from cnncc.arch.model import arch_text, load_arch
-from cnncc.dialects._mapping_text import text
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate import alternatives
 from cnncc.estimate.alternatives import compare_dataflows
@@ -20,6 +19,7 @@ from cnncc.estimate.mapped_program import of_model
 from cnncc.explore.array_grid import with_config
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.search import search
+from cnncc.mapping.text import text
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 

@@ -13,8 +13,8 @@ from xdsl.utils.exceptions import ParseError
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.dialects._clauses import ClausesAttr, format_clauses, parse_clauses
-from cnncc.dialects._wrap import wrapped
 from cnncc.driver.pipeline import new_context
+from cnncc.util.wrap import wrapped
 
 
 def test_array_text_reads_back_whatever_a_record_holds() -> None:

@@ -24,15 +24,7 @@ from hypothesis import strategies as st
 from cnncc.cbrain.convolution import Convolution, convolutions
 from cnncc.cbrain.kernel_partition import partition, small_windows, window_ranges
 from cnncc.cbrain.memory_order import lines_read, order_cycles
-from cnncc.cbrain.scheme_choice import (
-    StoredOrder,
-    adaptive,
-    choose,
-    faster_scheme,
-    plan,
-    stored_order,
-    wanted_order,
-)
+from cnncc.cbrain.scheme_choice import StoredOrder, adaptive, choose, faster_scheme, plan, stored_order, wanted_order
 from cnncc.cbrain.schemes import (
     Accesses,
     CBrain,
@@ -49,10 +41,10 @@ from cnncc.cbrain.schemes import (
     unroll_factor,
     unrolled_load_cycles,
 )
-from cnncc.dialects._layers import Window
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import convolution as sums_of
 from cnncc.util.convention import CORRECTED, PAPER
+from cnncc.window import Window
 
 ROOT = Path(__file__).parent.parent
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "cbrain.json").read_text())

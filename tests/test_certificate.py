@@ -18,19 +18,19 @@ from test_objectives import ARCH, tasks
 from cnncc.arch.model import load_arch
 from cnncc.certificate.certificate import COSTS, certificate, check
 from cnncc.certificate.least_costs import least_words, prices_of, streamed_least
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
-from cnncc.dialects._mapping_text import parse
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import blocking, bound, chain, front, least_cost, search, space
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Objective
+from cnncc.mapping.mapping import Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.util.progress import silent
+from cnncc.window import Window
 
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
 Json = dict[str, Any]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnncc.dialects._channels import Channel, Link, Reader, Region, channel_problem, regions_problem
-from cnncc.dialects._groups import GroupLayer, Point, RowRead
-from cnncc.dialects._mapping import Loop, Mapping, Sizes
+from cnncc.mapping.channels import Channel, Link, Reader, Region, channel_problem, regions_problem
+from cnncc.mapping.groups import GroupLayer, Point, RowRead
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from tests.examples import examples
 
 

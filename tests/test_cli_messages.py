@@ -12,9 +12,9 @@ from test_cli_models import host_in_the_middle
 
 from cnncc.binary.container import load
 from cnncc.binary.isa_module import layers
-from cnncc.dialects.nest import Loop
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
+from cnncc.mapping.mapping import Loop
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -19,13 +19,14 @@ from onnx import helper
 from xdsl.dialects.builtin import IntegerAttr, i64
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.cnn import ConvOp, Window
+from cnncc.dialects.cnn import ConvOp
 from cnncc.driver.opt_main import run_opt
 from cnncc.driver.pipeline import Compilation, Settings, new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn, isa, nest
 from cnncc.passes._scheduling.dataflows import SCHEMES
 from cnncc.passes.cnn_partition_kernel import CnnPartitionKernelPass
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 PARTITION = CnnPartitionKernelPass(("conv",))

@@ -16,13 +16,15 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from cnncc.binary.container import load
 from cnncc.binary.isa_module import binary_to_module
 from cnncc.context import CompilerContext
+from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.array import TensorAttr, TensorOp
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, Loop, Mapping, Sizes, strip_count
+from cnncc.dialects.nest import GroupOp
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, new_context
 from cnncc.driver.program_parts import program_parts
 from cnncc.errors import Refusal
 from cnncc.eval import array, nest
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
+from cnncc.mapping.strips import strip_count
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
 from cnncc.passes._programs.layer_sums import partial_sums
@@ -31,6 +33,7 @@ from cnncc.passes._scheduling.residency import END_PART
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_group import NestGroupPass
 from cnncc.proof.proof import prove
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

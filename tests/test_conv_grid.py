@@ -43,15 +43,15 @@ from xdsl.parser import Parser
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorOp
-from cnncc.dialects.cnn import CNN, Window
+from cnncc.dialects.cnn import CNN
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import Mapping
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, constant_array
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.machine.program import Node, build_tree
 from cnncc.machine.times.times import Cycles, simulate
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_prefetch import ArrayPrefetchPass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
@@ -62,6 +62,7 @@ from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.passes.nest_unroll import NestUnrollPass
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -21,8 +21,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
-from cnncc.dialects.cnn import ConvOp, HostOp, Window
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
+from cnncc.dialects.cnn import ConvOp, HostOp
+from cnncc.dialects.nest import MappingAttr
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.calibrate import _rows
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
@@ -31,7 +31,9 @@ from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
 from cnncc.machine.values.products import bound, bounds, sums_of_products
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.passes._onnx.layers import read_layer
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -12,12 +12,13 @@ from examples import SEED, examples
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.dialects._channels import Channel, Link, Reader, image_tokens
-from cnncc.dialects._groups import GroupLayer, RowRead, least_lag
-from cnncc.dialects._liveness import CoreChainData, liveness_problem
-from cnncc.dialects.nest import Loop, Mapping, Sizes, chain_of
+from cnncc.dialects.nest import chain_of
 from cnncc.errors import Refusal
 from cnncc.eval import nest
+from cnncc.mapping.channels import Channel, Link, Reader, image_tokens
+from cnncc.mapping.groups import GroupLayer, RowRead, least_lag
+from cnncc.mapping.liveness import CoreChainData, liveness_problem
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
 
 Order = Callable[[Sequence[int]], int]
 

@@ -18,9 +18,10 @@ from searches import search_first
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import arch_text, load_arch
-from cnncc.dialects.nest import LayerOp, Region
+from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import Region
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, regions_in_array_problem
 from cnncc.passes._scheduling.core_choice import cuts_of, places_of
 from cnncc.passes._scheduling.core_mapping import core_layers, fewest_words

@@ -25,7 +25,6 @@ from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects import array as A
 from cnncc.dialects._records import format_record
-from cnncc.dialects.cnn import Window
 from cnncc.dialects.isa import instructions
 from cnncc.driver.ir_files import ir_text
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
@@ -40,6 +39,7 @@ from cnncc.model.glb_tokens import Semaphore
 from cnncc.passes.nest_cores import NestCoresPass
 from cnncc.proof.claim import Claim
 from cnncc.proof.proof import prove
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

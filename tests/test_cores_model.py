@@ -21,9 +21,6 @@ from cnncc.binary.container import Binary, load, save
 from cnncc.binary.counters import program_stats
 from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import Machine, inputs_of, outputs_of
-from cnncc.dialects._channels import Channel, Link, Reader
-from cnncc.dialects._groups import GroupLayer, RowRead
-from cnncc.dialects._mapping import Loop, Mapping, Sizes
 from cnncc.dialects.nest import CoresOp
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, Step, new_context
 from cnncc.driver.program_parts import cores_plan_of
@@ -38,6 +35,9 @@ from cnncc.machine.cores.core_walk import Pick, run_together
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.cores.ring_rows import RingNotes, RingStep, ring_peaks
 from cnncc.machine.program import Leaf
+from cnncc.mapping.channels import Channel, Link, Reader
+from cnncc.mapping.groups import GroupLayer, RowRead
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from cnncc.model import cores_schedule
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan

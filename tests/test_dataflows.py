@@ -26,23 +26,14 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.context import CompilerContext
-from cnncc.dialects._mapping_text import parse
-from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import (
-    DIMS,
-    LayerOp,
-    Loop,
-    Mapping,
-    MappingAttr,
-    Stage,
-    extents,
-    mapping_problem,
-    operands,
-)
+from cnncc.dialects.nest import LayerOp, MappingAttr, operands
 from cnncc.driver.check_findings import array_work
 from cnncc.errors import Refusal
 from cnncc.isa.codec import decode_program, encode_program
+from cnncc.mapping.mapping import DIMS, Loop, Mapping, Stage, extents, mapping_problem
+from cnncc.mapping.text import parse
+from cnncc.mapping.text import text as text_of
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import file_words
 from cnncc.passes._programs.layer_sums import partial_sums

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from cnncc.dialects._main_function import input_names, main_function, output_names
 from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.eval.onnx import evaluate
 from cnncc.frontend.export_onnx import export_onnx
@@ -22,6 +21,7 @@ from cnncc.frontend.import_onnx import import_onnx
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.onnx_attrs import attribute_from_proto, attribute_to_proto
 from cnncc.frontend.onnx_types import ir_type, type_proto
+from cnncc.main_function import input_names, main_function, output_names
 from cnncc.weights import WeightStore
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"

@@ -15,12 +15,12 @@ from frontend_models import assert_prints_and_parses, context, model, random_inp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.eval.onnx import Evaluator, evaluate
 from cnncc.frontend.export_onnx import export_onnx
 from cnncc.frontend.import_onnx import import_onnx
+from cnncc.main_function import main_function
 from cnncc.passes._onnx.normalisation import Normalisation
 from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
 from cnncc.passes.onnx_fold_affine import OnnxFoldAffinePass

@@ -26,10 +26,7 @@ from xdsl.parser import Parser
 from cnncc.arch.model import load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
-from cnncc.dialects._mapping import Sizes
-from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._records import format_record
-from cnncc.dialects.cnn import Window
 from cnncc.dialects.isa import LayerOp as IsaLayerOp
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import LayerOp, MappingAttr, mapping_of
@@ -42,9 +39,12 @@ from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
+from cnncc.mapping.mapping import Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import ARRAY, Node, Task, TimedLoop
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

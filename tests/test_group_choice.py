@@ -22,7 +22,6 @@ from xdsl.parser import Parser
 
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.certificate.certificate import certificate, check
-from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.nest import GroupOp, group_layers, image_shape
 from cnncc.driver import group_text
 from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, new_context
@@ -32,6 +31,7 @@ from cnncc.errors import Refusal
 from cnncc.estimate.mapped_program import of_model
 from cnncc.machine.races import races
 from cnncc.mapper.objective import OBJECTIVES, Objective
+from cnncc.mapping.groups import GroupLayer
 from cnncc.passes._scheduling import decision
 from cnncc.passes._scheduling.group_choice import GroupChoice, MappedLayers, paths
 from cnncc.passes._scheduling.group_report import Costs

@@ -26,12 +26,10 @@ from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.isa_module import build_binary
 from cnncc.certificate.group_entries import figures
-from cnncc.dialects._groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.array import TensorOp, View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, Stage, group_layers
+from cnncc.dialects.nest import LoadOp, group_layers
 from cnncc.driver.pipeline import NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -41,6 +39,9 @@ from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.machine.races import races as ordered_races
 from cnncc.machine.traps import Trap
+from cnncc.main_function import main_function
+from cnncc.mapping.groups import GroupLayer, RowRead, load_of_rows, without_unread_rows
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.group_steps import GroupBody, group_bodies, waits_for_weights

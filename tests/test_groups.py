@@ -9,11 +9,12 @@ from group_cases import Chain, random_chain
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 
 from cnncc.context import CompilerContext
-from cnncc.dialects._groups import GroupLayer, RowRead, group_problem, least_ring
-from cnncc.dialects.nest import GroupOp, Loop, Mapping, Sizes, group_layers
+from cnncc.dialects.nest import GroupOp, group_layers
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval import nest
+from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, least_ring
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from cnncc.passes._scheduling.stripes import with_least_rings, with_least_rows
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_group import NestGroupPass

@@ -249,7 +249,7 @@ def compiled(model: str, arch_name: str, folder: Path) -> tuple[Words, Arch, Cal
     path, calibrate = SAMPLES / "models" / f"{model}.onnx", "_q" not in model
     compilation = import_model(path, 1, Settings(arch, arch_name, bits, None))
     if calibrate:
-        from cnncc.dialects._main_function import input_names
+        from cnncc.main_function import input_names
 
         compilation.settings = Settings(arch, arch_name, bits, read_npz(CALIBRATION, input_names(compilation.module)))
     compilation.run("isa", [])

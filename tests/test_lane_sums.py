@@ -27,16 +27,16 @@ from cnncc.arch.model import Arch, parse_arch
 from cnncc.binary.isa_module import disassembly
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Mapping
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.mapper import boxes
 from cnncc.mapper.search import search
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.proof.claim import Claim
 from cnncc.proof.proof import prove
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

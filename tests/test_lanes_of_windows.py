@@ -14,11 +14,11 @@ from test_conv_grid import result_and_cycles
 from test_dataflows import Drawn, compiled, layer_of
 
 from cnncc.arch.model import Arch, parse_arch
-from cnncc.dialects._mapping_text import parse
-from cnncc.dialects._mapping_text import text as text_of
-from cnncc.dialects.nest import Loop, Mapping, Stage, mapping_problem
 from cnncc.driver.check_findings import array_work
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Loop, Mapping, Stage, mapping_problem
+from cnncc.mapping.text import parse
+from cnncc.mapping.text import text as text_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.schedule_file import MappingText

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Loop, Mapping, Sizes
-from cnncc.dialects._mapping_text import parse
 from cnncc.isa.fields import LOOP_REGISTERS
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.legal import fits_array, has_few_bodies, has_tokens, is_legal, loads_are_even
+from cnncc.window import Window
 
 
 def test_as_many_loops_in_time_as_registers_are_legal() -> None:

@@ -13,14 +13,14 @@ from random_search import Case, case_of
 from test_random_search import LAYERS, STREAMED, check, start_of, tiny
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects._mapping import Mapping, mapping_problem
-from cnncc.dialects._mapping_text import parse, text
 from cnncc.mapper import layer_search
 from cnncc.mapper.arrays import ALL, NEVER
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.local_search import LocalSearch, improved, neighbours
 from cnncc.mapper.search import Result, best_of, search
+from cnncc.mapping.mapping import Mapping, mapping_problem
+from cnncc.mapping.text import parse, text
 from cnncc.model.layer_shape import GlbBudget
 
 RUN, DRAWN, STEPS = examples(8), examples(6), 2

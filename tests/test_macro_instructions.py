@@ -15,16 +15,17 @@ from hypothesis import given, settings
 from nest_cases import SCHEDULE, Case, arches, best_mapping, cases, layer_of, lowered
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, mapping_problem, operands
+from cnncc.dialects.nest import MappingAttr, operands
 from cnncc.driver.check_findings import array_work
 from cnncc.eval.nest import LayerRun
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import bodies
+from cnncc.mapping.mapping import Loop, Mapping, mapping_problem
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import file_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -13,8 +13,6 @@ import pytest
 from test_mapper_search import array
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import candidates, plan_at
@@ -24,8 +22,10 @@ from cnncc.mapper.search import search
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound, cycles_about
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.window import Window
 
 ARCH = load_arch("spatial-16x16")
 MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))

@@ -20,8 +20,6 @@ from test_mapper_search import with_pong
 from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.least_costs import streamed_least
 from cnncc.certificate.whole_space import engines_least
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
 from cnncc.mapper import combinations
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.block_times import BlockTimes
@@ -36,6 +34,7 @@ from cnncc.mapper.space import FORMS, BlockPlan, Numbers, Point, block_distribut
 from cnncc.mapper.tables import table
 from cnncc.mapper.tiles import tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
@@ -45,6 +44,7 @@ from cnncc.model.routes import Nest
 from cnncc.model.timed_program import ARRAY, LOAD, busy_cycles
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.window import Window
 
 EXAMPLES = examples(40)
 POINTS, PLANS = 4, 4

@@ -8,12 +8,12 @@ import pytest
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.whole_space import look
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
 from cnncc.mapper import boxes, space
 from cnncc.mapper.combinations import found_below
 from cnncc.mapper.search import search
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.window import Window
 
 ARCH = load_arch("spatial-4x4")
 ROOM = GlbBudget(1 << 20)

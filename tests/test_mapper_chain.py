@@ -16,14 +16,13 @@ from searches import SHORT_FRONTS, search_with
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
-from cnncc.dialects._mapping_text import parse
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.mapper.chain import BestPath, LayerChoice, best_choices
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Figures, Objective
+from cnncc.mapping.mapping import Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
@@ -31,6 +30,7 @@ from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling import decision, residency, smaller_budgets
 from cnncc.passes._scheduling.candidates import Candidates, WantedMapping
 from cnncc.passes._scheduling.smaller_budgets import LayerCandidates, choice_of
+from cnncc.window import Window
 
 ARCH = load_arch("spatial-4x4")
 _PRESET = load_arch("spatial-16x16")

@@ -13,19 +13,19 @@ from test_mapper_search import array, fits_register_files, plans, points
 from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate import whole_space
 from cnncc.context import CompilerContext
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Mapping, Sizes
-from cnncc.dialects._mapping_text import parse
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search
 from cnncc.mapper.space import forms_of, mapping_of, numbers, point
+from cnncc.mapping.mapping import Mapping, Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import file_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
+from cnncc.window import Window
 
 ARRAY = load_arch("seed-4x4")
 ROOM = GlbBudget(1 << 20)

@@ -30,18 +30,19 @@ from xdsl.dialects.builtin import UnitAttr
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
-from cnncc.dialects._layers import Window
 from cnncc.dialects.isa import LayerOp
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem, operands
+from cnncc.dialects.nest import MappingAttr, operands
 from cnncc.errors import Refusal
 from cnncc.machine.times.times import simulate
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import search
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, mapping_problem
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.window import Window
 
 EXAMPLES = examples(20)
 SPATIAL = load_arch("spatial-8x8")

@@ -11,11 +11,11 @@ from examples import SEED, examples
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.whole_space import look
-from cnncc.dialects._mapping import Mapping, Sizes
 from cnncc.mapper import boxes, space
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.combinations import found_below
 from cnncc.mapper.search import search
+from cnncc.mapping.mapping import Mapping, Sizes
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_counts, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, Window
 from cnncc.passes._scheduling.dataflows import TEXTS

@@ -16,12 +16,12 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects._mapping import AXES, DIMS, MEMORIES, OPERANDS
-from cnncc.dialects._mapping_text import parse, text
-from cnncc.dialects._notation import FetchItem, LoopItem, NotationError, canonical_text, read
-from cnncc.dialects.nest import LayerOp, Loop, Mapping, MappingAttr, Sizes, Stage
+from cnncc.dialects.nest import LayerOp, MappingAttr
 from cnncc.driver.pipeline import Settings, import_model, steps
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import AXES, DIMS, MEMORIES, OPERANDS, Loop, Mapping, Sizes, Stage
+from cnncc.mapping.notation import FetchItem, LoopItem, NotationError, canonical_text, read
+from cnncc.mapping.text import parse, text
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 

@@ -10,9 +10,8 @@ from math import gcd
 import pytest
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage
 from cnncc.model.group_bounds import least_group_words
 from cnncc.model.group_schedule import group_plan
 from cnncc.model.layer_schedule import LayerPlan
@@ -29,6 +28,7 @@ from cnncc.model.register_files import (
     positions,
     shared_columns,
 )
+from cnncc.window import Window
 
 PRESET = load_arch("spatial-8x8")
 CONV = LayerShape("mac", Sizes(2, 12, 6, 9, 8, 3, 3), Window((3, 3)), 2, 11, 10)

@@ -20,12 +20,11 @@ from test_nest_eval import result
 from textbook_dataflows import TEXTBOOK, textbook
 
 from cnncc.arch.model import Arch, arch_text, load_arch
-from cnncc.dialects._mapping import mapping_problem
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Mapping, MappingAttr, Sizes, operands
+from cnncc.dialects.nest import MappingAttr, operands
 from cnncc.errors import Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.mapper.cached_search import searched
+from cnncc.mapping.mapping import Mapping, Sizes, mapping_problem
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, SEARCHED, check_dataflow
@@ -33,6 +32,7 @@ from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 from cnncc.util.npz import npz_bytes
+from cnncc.window import Window
 
 ARRAY = load_arch("spatial-8x8")
 SOUTH = replace(ARRAY, links=replace(ARRAY.links, south=True))

@@ -16,21 +16,15 @@ from xdsl.utils.exceptions import VerifyException
 
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
-from cnncc.dialects.cnn import Steps, StepsAttr, Window, WindowAttr
-from cnncc.dialects.nest import (
-    Loop,
-    Mapping,
-    MappingAttr,
-    SizesAttr,
-    Stage,
-    build_nest,
-    mapping_of,
-)
+from cnncc.dialects.cnn import Steps, StepsAttr, WindowAttr
+from cnncc.dialects.nest import MappingAttr, SizesAttr, build_nest, mapping_of
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval._lanes import LaneBody, LaneBuffer
 from cnncc.eval.nest import LayerRun, evaluate
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

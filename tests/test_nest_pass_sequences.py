@@ -16,9 +16,9 @@ from nest_cases import Case, any_mappings, cases, layer_of, lowered
 from test_nest_eval import result
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import DIMS, LayerOp, Loop, Mapping, Stage, build_nest, extents, mapping_of
+from cnncc.dialects.nest import LayerOp, build_nest, mapping_of
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import DIMS, Loop, Mapping, Stage, extents
 from cnncc.passes._scheduling.nest_layers import reschedule
 from cnncc.passes._scheduling.rewrites import interchange, merged, normalised, split
 from cnncc.passes.nest_interchange import NestInterchangePass
@@ -31,6 +31,7 @@ from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_unroll import NestUnrollPass
 from cnncc.universe import PASSES
+from cnncc.window import Window
 
 ARCH = "spatial-8x8"
 Random = np.random.Generator

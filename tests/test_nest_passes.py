@@ -8,9 +8,9 @@ import pytest
 from nest_cases import SCHEDULE, Case, context, layer_of, lowered
 from xdsl.parser import Parser
 
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, extents, mapping_of
+from cnncc.dialects.nest import MappingAttr, mapping_of
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, extents
 from cnncc.passes._scheduling.rewrites import (
     add_stage,
     canonical,
@@ -24,6 +24,7 @@ from cnncc.passes._scheduling.rewrites import (
 )
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

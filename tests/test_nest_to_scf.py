@@ -16,11 +16,12 @@ from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, build_nest
+from cnncc.dialects.nest import MappingAttr, build_nest
 from cnncc.errors import Refusal
 from cnncc.eval.nest import evaluate
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage
 from cnncc.passes.nest_to_scf import NestToScfPass
+from cnncc.window import Window
 
 
 def set_mapping(module: ModuleOp, mapping: Mapping) -> None:

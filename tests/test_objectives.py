@@ -20,9 +20,6 @@ from onnx.utils import extract_model
 from searches import SHORT_FRONTS, forget, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
-from cnncc.dialects._mapping_text import parse
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
@@ -37,6 +34,8 @@ from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Obj
 from cnncc.mapper.prices import array_energy, cost_of
 from cnncc.mapper.search import Result, Tradeoff
 from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
+from cnncc.mapping.mapping import Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -46,6 +45,7 @@ from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling import decision
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.util import disk_cache
+from cnncc.window import Window
 
 ARCH = load_arch("spatial-8x8")
 C2 = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)

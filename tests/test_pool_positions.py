@@ -26,19 +26,21 @@ from xdsl.parser import Parser
 from cnncc.arch.model import load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects._records import format_record
-from cnncc.dialects.cnn import PoolOp, Steps, Window
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
+from cnncc.dialects.cnn import PoolOp, Steps
+from cnncc.dialects.nest import MappingAttr
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, cnn, isa, nest
+from cnncc.main_function import main_function
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.glb_tokens import PRIMED
 from cnncc.passes._onnx.layers import read_layer
 from cnncc.passes._onnx.windows import StaysOnHost
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -33,20 +33,21 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
 from cnncc.binary.isa_module import build_binary
-from cnncc.dialects._mapping_text import parse
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Mapping, MappingAttr, Sizes
+from cnncc.dialects.nest import MappingAttr
 from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import Prefetched, plan_of, predicted_counters, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.machine.traps import Trap
+from cnncc.mapping.mapping import Mapping, Sizes
+from cnncc.mapping.text import parse
 from cnncc.model.layer_schedule import layer_counts, layer_cycles
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.passes._scheduling.nest_layers import label_of
 from cnncc.passes._scheduling.residency import END_PART
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

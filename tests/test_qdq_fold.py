@@ -15,11 +15,11 @@ from cli_cases import done, save
 from frontend_models import run_file
 from onnx import TensorProto, helper, numpy_helper
 
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.onnx import NodeOp, constant_operand
 from cnncc.driver.pipeline import new_context
 from cnncc.eval.onnx import evaluate
 from cnncc.frontend.import_onnx import import_onnx
+from cnncc.main_function import main_function
 from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
 from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
 from cnncc.passes.onnx_fold_qdq import OnnxFoldQdqPass

@@ -9,10 +9,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnncc.dialects.cnn import ConvOp, Window
+from cnncc.dialects.cnn import ConvOp
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval.cnn import conv_sums, evaluate, pool_values, quantise_inputs
+from cnncc.window import Window
 
 
 def pixel(x: np.ndarray, window: Window, n: int, c: int, i: int, j: int) -> int:

@@ -18,14 +18,15 @@ from test_conv_grid import instructions_of, lowered, result_and_cycles, unmapped
 from test_dataflows import arch_toml
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.isa import LayerOp
-from cnncc.dialects.nest import Mapping, MappingAttr
+from cnncc.dialects.nest import MappingAttr
 from cnncc.driver.program_parts import plan_of
 from cnncc.machine.times.times import simulate
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.layer_search import SearchTask
+from cnncc.mapping.mapping import Mapping
+from cnncc.mapping.text import parse
 from cnncc.model.layer_schedule import layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape

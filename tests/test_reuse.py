@@ -32,22 +32,23 @@ from cnncc.arch.model import load_arch, parse_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
 from cnncc.binary.isa_module import build_binary, layers
-from cnncc.dialects._mapping_text import parse
-from cnncc.dialects._mapping_text import text as text_of
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, Sizes, Stage, mapping_of, mapping_problem, operands
+from cnncc.dialects.nest import LayerOp, MappingAttr, mapping_of, operands
 from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.estimate.operand_reuse import analyse
 from cnncc.isa.codec import encode_program
 from cnncc.machine.traps import Trap
+from cnncc.mapping.mapping import Mapping, Sizes, Stage, mapping_problem
+from cnncc.mapping.text import parse
+from cnncc.mapping.text import text as text_of
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.routes import RouteTerm, count_inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.numbered_nest import mapping_of as plan_mapping
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -12,8 +12,9 @@ from test_column_strips import at_nest, computed, mapped, ops
 from test_group_programs import REFUSED, checked, claim_of, program_of, raced, without
 from xdsl.dialects.builtin import IntegerAttr, i64
 
+from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.array import ViewAttr, ViewOp
-from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp
+from cnncc.dialects.nest import GroupOp
 from cnncc.driver.pipeline import TO_PROGRAMS
 from cnncc.driver.program_parts import program_parts
 from cnncc.errors import Refusal

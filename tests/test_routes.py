@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cnncc.dialects._mapping_text import parse
-from cnncc.dialects.cnn import Window
+from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import LayerShape, Sizes
 from cnncc.model.routes import Nest
+from cnncc.window import Window
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.counters import program_stats
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.schemes import Accesses, CBrain, Counting, Scheme, accesses
-from cnncc.dialects._layers import Window
 from cnncc.driver.build import compiled
 from cnncc.driver.sources import CompileOptions
+from cnncc.window import Window
 
 ARCH = load_arch("cbrain-16-16")
 LAYER = Convolution("c", (8, 8), 32, 16, Window((3, 3)))

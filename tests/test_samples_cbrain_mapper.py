@@ -13,7 +13,6 @@ from nest_cases import Small
 from cnncc.arch.model import load_arch
 from cnncc.cbrain.convolution import Convolution, convolution_of
 from cnncc.cbrain.schemes import CBrain, Scheme
-from cnncc.dialects._layers import Window
 from cnncc.dialects.cnn import ConvOp
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import new_context
@@ -21,6 +20,7 @@ from cnncc.passes._scheduling.layer_alone import partitioned, shape_of
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes.cnn_partition_kernel import CnnPartitionKernelPass
 from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.window import Window
 
 ARRAY, ARCH = CBrain(16, 16), load_arch("cbrain-16-16")
 WINDOWS = {

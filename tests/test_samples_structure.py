@@ -17,9 +17,9 @@ from test_dataflows import draw
 from test_mapper_search import Machine, array, mapping, nest, points
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects._mapping_text import parse
 from cnncc.errors import Refusal
 from cnncc.mapper.search import search
+from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import GlbBudget
 
 SEED = load_arch("seed-8x8")

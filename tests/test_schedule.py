@@ -29,18 +29,19 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, Glb, load_arch, parse_arch
 from cnncc.dialects.array import MacOp
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Mapping, mapping_of
+from cnncc.dialects.nest import mapping_of
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.driver.check_findings import array_work
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.schedule_file import KEYS, read_schedule
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.util.npz import npz_bytes
 from cnncc.util.toml import MOST_BYTES
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -19,8 +19,6 @@ from test_repository import MODULES, imports
 
 from cnncc.arch.model import Arch, Energy, load_arch
 from cnncc.certificate.certificate import certificate
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_program import of_model
@@ -29,10 +27,12 @@ from cnncc.mapper.cached_search import search_ahead, searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import Result, search
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
 from cnncc.util.progress import Progress, silent
+from cnncc.window import Window
 
 ROOT = Path(__file__).parent.parent
 ARCH = load_arch("spatial-4x4")
@@ -364,8 +364,8 @@ def script(text: str, *args: object, **options: Any) -> subprocess.Popen[str]:
 LARGE = """
 from cnncc.mapper import cached_search, layer_search
 from cnncc.arch.model import load_arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
+from cnncc.window import Window
+from cnncc.mapping.mapping import Sizes
 from cnncc.mapper.effort import Effort
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape

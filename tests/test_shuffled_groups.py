@@ -17,13 +17,15 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.cnn import StepsAttr, Window
-from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
+from cnncc.dialects.cnn import StepsAttr
+from cnncc.dialects.nest import MappingAttr
 from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.errors import Refusal, plural
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape, Sizes
 from cnncc.model.routes import Nest
 from cnncc.passes._programs.layer_records import AxisStep
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -13,14 +13,14 @@ from searches import FEWEST, search_with
 from test_random_search import LAYERS, STREAMED, check, tiny
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.search import search
 from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.routes import Nest
+from cnncc.window import Window
 
 ARRAY = load_arch("seed-4x4")
 SMALL = {

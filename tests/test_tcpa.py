@@ -21,7 +21,6 @@ from examples import examples
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cnncc.dialects._layers import Window
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.tcpa.calculus import (
@@ -42,6 +41,7 @@ from cnncc.tcpa.calculus import (
 )
 from cnncc.tcpa.chain_layer import ChainLayer, chain_layers
 from cnncc.tcpa.pixel_times import first_frame, full_rate_rings, last_uses, least_ring, peak, scattered_latency
+from cnncc.window import Window
 
 Chain = Sequence[ChainLayer]
 ROOT = Path(__file__).parent.parent

@@ -25,13 +25,12 @@ from test_mapping_notation import EQUATIONS, Equation
 from textbook_dataflows import TEXTBOOK
 
 from cnncc.arch.model import Arch, load_arch, parse_arch
-from cnncc.dialects._mapping import DIMS, mapping_problem
-from cnncc.dialects._mapping_text import items_of, parse
-from cnncc.dialects._mapping_text import text as text_of
-from cnncc.dialects._notation import Item, LoopItem, canonical_text, read
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
+from cnncc.dialects.nest import operands
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import DIMS, Loop, Mapping, Sizes, Stage, extents, mapping_problem
+from cnncc.mapping.notation import Item, LoopItem, canonical_text, read
+from cnncc.mapping.text import items_of, parse
+from cnncc.mapping.text import text as text_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.dataflows import TEXTS
@@ -41,6 +40,7 @@ from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
+from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from conv_grid_cases import Case
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import Loop, Mapping
+from cnncc.mapping.mapping import Loop, Mapping
 
 
 class Issued(NamedTuple):

@@ -19,17 +19,17 @@ from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.dialects._main_function import main_function
-from cnncc.dialects._windowed_layer import WindowedLayer
 from cnncc.dialects.cnn import ConvOp, shape, value_key
 from cnncc.errors import Refusal
+from cnncc.main_function import main_function
+from cnncc.window import WindowedLayer
 
 
 @dataclass(frozen=True)
 class Convolution(WindowedLayer):
     """A convolution.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv2 = Convolution("conv2", (27, 27), 96, 256, Window((5, 5), pad=(2, 2, 2, 2), group=2))
     >>> conv2.results, conv2.depth, conv2.macs
     ((27, 27), 48, 223948800)

@@ -30,7 +30,7 @@ class Partition:
     - side: k_s, the rows and columns of a piece
     - windows: the rows and columns of small windows that all outputs read
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv1 = Convolution("conv1", (227, 227), 3, 96, Window((11, 11), stride=(4, 4)))
     >>> partition(conv1)
     Partition(grid=(3, 3), side=(4, 4), windows=(57, 57))
@@ -77,7 +77,7 @@ def window_ranges(layer: Convolution, convention: Convention) -> list[tuple[Posi
     Paper: both indices move with ⌊i / g⌋, and the range of x has one value too many. Corrected: piece i is in row
     (i - 1) div g and column (i - 1) mod g of the kernel.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv1 = Convolution("conv1", (227, 227), 3, 96, Window((11, 11), stride=(4, 4)))
     >>> ranges = window_ranges(conv1, Convention.CORRECTED)
     >>> ranges[0], ranges[1], ranges[-1]

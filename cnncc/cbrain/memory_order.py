@@ -20,7 +20,7 @@ from cnncc.cbrain.schemes import CBrain, Scheme, layer_cycles
 def lines_read(layer: Convolution, scheme: Scheme, array: CBrain, order: StoredOrder) -> int:
     """Lines of data that a layer reads, at least: words that lie apart share a line only where they are near.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv2 = Convolution("conv2", (27, 27), 96, 256, Window((5, 5), pad=(2, 2, 2, 2), group=2))
     >>> [lines_read(conv2, Scheme.INTER, CBrain(), order) for order in StoredOrder]
     [874800, 13996800]
@@ -49,7 +49,7 @@ def order_cycles(layer: Convolution, scheme: Scheme, array: CBrain, order: Store
     - more lines than operations, one a cycle
     - the map in the other order first: each of its words is written by itself, in a cycle
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv2 = Convolution("conv2", (27, 27), 96, 256, Window((5, 5), pad=(2, 2, 2, 2), group=2))
     >>> [order_cycles(conv2, Scheme.INTER, CBrain(), order) for order in StoredOrder]
     [0, 69984]

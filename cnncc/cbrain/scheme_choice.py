@@ -29,7 +29,7 @@ class SchemeChoice:
 def choose(layer: Convolution, tin: int) -> SchemeChoice:
     """Algorithm 2, lines 1 to 3. Inter-kernel is the original one, as in adap-1; `adaptive` has adap-2.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> choose(Convolution("conv1", (227, 227), 3, 96, Window((11, 11), stride=(4, 4))), 16)
     SchemeChoice(scheme=<Scheme.PARTITION: 'kernel partition'>, reason='3 input maps for 16 multipliers')
 

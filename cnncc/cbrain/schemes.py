@@ -115,7 +115,7 @@ def unroll_factor(layer: Convolution, convention: Convention) -> Fraction:
     Paper: X and Y are the sizes of the map, and padding does not exist. Corrected: windows are those of the padded map,
     the data are those of the map. `layer.padded()` has the padding in X and Y.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> float(unroll_factor(Convolution("c", (28, 28), 1, 1, Window((5, 5))), PAPER))
     18.367346938775512
     """
@@ -127,7 +127,7 @@ def unroll_factor(layer: Convolution, convention: Convention) -> Fraction:
 def layer_cycles(layer: Convolution, scheme: Scheme, array: CBrain) -> int:
     """Cycles of a layer: operations of a pixel · pixels · turns of T_out kernels. T_out PEs share data.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv1 = Convolution("conv1", (227, 227), 3, 96, Window((11, 11), stride=(4, 4)))
     >>> [layer_cycles(conv1, scheme, CBrain()) for scheme in (Scheme.INTER, Scheme.UNROLLED, Scheme.PARTITION)]
     [2196150, 435600, 490050]

@@ -17,13 +17,13 @@ from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
 from cnncc.certificate.group_entries import checked_group, group_entries, read_groups, split_into_strips
 from cnncc.certificate.least_costs import least_energy, least_words, prices_of, streamed_least
-from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import group_plan_of
 from cnncc.driver.sources import CompileOptions, check_in_turn, start_before_programs
 from cnncc.errors import Refusal, one_line
 from cnncc.estimate.mapped_network import budgets, streamed
+from cnncc.mapping.text import text
 from cnncc.model.energy import energy
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles

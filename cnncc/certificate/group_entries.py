@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._columns import split_strip, strip_count
-from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.nest import LayerOp, reads_of_values
 from cnncc.errors import Refusal
+from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping.strips import split_strip, strip_count
 from cnncc.model.group_bounds import least_group_cycles, least_group_words
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan

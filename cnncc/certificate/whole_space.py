@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.dialects._mapping import Loop, Mapping, Stage, even_sets
+from cnncc.mapping.mapping import Loop, Mapping, Stage, even_sets
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, SequencerCycles, Task, TimedLoop, busy_cycles

@@ -31,10 +31,11 @@ def command(
     \b
     cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
     """
-    from cnncc.dialects.nest import GroupOp, is_meant, label_of
+    from cnncc.dialects.nest import GroupOp, label_of
     from cnncc.driver.sources import check_in_turn, start_before_programs
     from cnncc.eval.atomic import atomic_schedule, programs
     from cnncc.eval.atomic_text import schedule_text
+    from cnncc.mapping.strips import is_meant
 
     first, end = macros
     if first >= end:

@@ -70,10 +70,10 @@ def command(
 
 def _compared(model: Path, options: CompileOptions, inputs: Path | None, images: int) -> Verifier:
     """The model after every step, up to the one that changes a value; prints the remarks of the compilation."""
-    from cnncc.dialects._main_function import input_names, main_arguments
     from cnncc.driver import verify
     from cnncc.driver.pipeline import StepFailed
     from cnncc.driver.sources import start_compilation
+    from cnncc.main_function import input_names, main_arguments
 
     compilation = start_compilation(model, options)
     names, arguments = input_names(compilation.module), main_arguments(compilation.module)

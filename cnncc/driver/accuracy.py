@@ -9,11 +9,11 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
-from cnncc.dialects._main_function import input_names, main_arguments
 from cnncc.dialects.cnn import HostOp, shape, value_key
 from cnncc.dialects.onnx import NodeOp
 from cnncc.eval.cnn import joined
 from cnncc.eval.onnx import Evaluator
+from cnncc.main_function import input_names, main_arguments
 from cnncc.passes._onnx.builder import base_of
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.lowering import lower

@@ -10,13 +10,13 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
-from cnncc.dialects._main_function import input_names, main_arguments, main_function, returned
-from cnncc.dialects.cnn import Range, Window, shape
+from cnncc.dialects.cnn import Range, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import element_dtype
 from cnncc.errors import Refusal, Refusals
 from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
+from cnncc.main_function import input_names, main_arguments, main_function, returned
 from cnncc.numerics import Ints
 from cnncc.passes._onnx.builder import image_dims
 from cnncc.passes._onnx.calibration import Scale, write_ranges
@@ -26,6 +26,7 @@ from cnncc.passes._onnx.quantised_lowering import scale_of
 from cnncc.passes._onnx.scale_groups import saturates_at_reader
 from cnncc.quant.split import Doubles, MeasuredUse, choose_top
 from cnncc.weights import Array, WeightStore
+from cnncc.window import Window
 
 SAMPLE_LIMIT = 100  # samples that are run, of any number given
 RANDOM_VALUES = 100_000  # random values are enough to see the range of each layer's results

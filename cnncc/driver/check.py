@@ -18,7 +18,6 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects._main_function import input_names
 from cnncc.dialects.nest import CoresOp
 from cnncc.driver import check_findings, cores_text, group_text
 from cnncc.driver.calibrate import assume_ranges
@@ -41,6 +40,7 @@ from cnncc.driver.program_parts import PartsObserver, cores_plan_of
 from cnncc.driver.sources import CompileOptions, groups_setting
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line, plural
 from cnncc.frontend.import_onnx import read_onnx
+from cnncc.main_function import input_names
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.group_report import group_report

@@ -17,14 +17,15 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp
-from cnncc.dialects.nest import DIMS, LayerOp, Mapping, mapping_of
+from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding, plural
 from cnncc.frontend.node_macs import module_macs, node_macs
+from cnncc.main_function import main_function
+from cnncc.mapping.mapping import DIMS, Mapping
 from cnncc.model.layer_shape import LayerShape, inside
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part

@@ -17,11 +17,11 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 
 from cnncc.context import CompilerContext
-from cnncc.dialects._notation import NotationError
-from cnncc.dialects._wrap import wrapped
 from cnncc.dialects.isa import InstOp
 from cnncc.errors import Finding, Refusal, hint
+from cnncc.mapping.notation import NotationError
 from cnncc.util.files import read_bytes
+from cnncc.util.wrap import wrapped
 
 XDSL_LIMIT = 400  # characters of a message of xDSL: a verifier's notes contain the whole module
 IR_LIMIT_BYTES = 1 << 28

@@ -330,7 +330,7 @@ def mark_host_operators(module: ModuleOp, operators: Sequence[str]) -> None:
 
 def check_interface(path: Path, module: ModuleOp) -> None:
     """Check that inputs are batches of f32 or bytes, and that names of inputs and outputs differ. Raises Refusal."""
-    from cnncc.dialects._main_function import input_names, main_arguments, output_names
+    from cnncc.main_function import input_names, main_arguments, output_names
 
     inputs, outputs = input_names(module), output_names(module)
     if not inputs:

@@ -12,7 +12,6 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.dialects.nest import (
     CoresOp,
@@ -25,6 +24,7 @@ from cnncc.dialects.nest import (
     mapping_of,
 )
 from cnncc.driver.pipeline import CORES, GROUP, STAGE, TO_PROGRAMS, Compilation, Observer, Step
+from cnncc.main_function import main_function
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.model.energy import with_energy

@@ -121,7 +121,7 @@ def check_in_turn(compilation: Compilation, what: str) -> None:
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:
     """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
-    from cnncc.dialects._main_function import input_names
+    from cnncc.main_function import input_names
 
     if options.schedule is not None:
         read_schedule(str(options.schedule))  # its own faults are refused before any work
@@ -152,7 +152,7 @@ def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compil
 
 def resume(start: Path, options: CompileOptions) -> Compilation:
     """A compilation resumed from dumped IR, with its weights beside it. Raises Refusal."""
-    from cnncc.dialects._main_function import input_names
+    from cnncc.main_function import input_names
 
     ctx, start = new_context(), dump_file(start)
     if start.suffix != ".mlir":

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.dialects._main_function import output_names, returned
 from cnncc.driver.accuracy import Accuracy, LayerAccuracy, References, accuracy, greatest_drop, run_floats
 from cnncc.driver.layer_noise import LIMIT, LayerNoise, layer_noise
 from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
 from cnncc.errors import Refusal, one_line, plural
+from cnncc.main_function import output_names, returned
 from cnncc.passes._onnx.placement import place_nodes
 from cnncc.util.terminal import NAME, TEXT, Column, table
 from cnncc.weights import Array

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping_text import text
 from cnncc.errors import Refusal
 from cnncc.estimate.cycle_breakdown import CycleBreakdown, cycle_breakdown, difference
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
@@ -15,6 +14,7 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.space import forms_of
+from cnncc.mapping.text import text
 from cnncc.model.layer_schedule import LayerPlan, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import SCHEMES, TEXTS

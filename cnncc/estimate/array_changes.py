@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping_text import text
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.array_grid import Value, with_config
 from cnncc.mapper.cached_search import search_ahead
 from cnncc.mapper.layer_search import SearchTask
+from cnncc.mapping.text import text
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.program_schedule import Part, program_cycles

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping_text import text
 from cnncc.errors import Refusal, one_line, plural
 from cnncc.estimate.mapped_program import Program
+from cnncc.mapping.text import text
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.stationary import name_of
 from cnncc.util.terminal import NAME, TEXT, Column, amount, table

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects._mapping_text import text
 from cnncc.driver import group_text
 from cnncc.estimate.layer_limits import limit_sentences, limits
 from cnncc.estimate.mapped_program import Program
 from cnncc.estimate.roofline import roofline, words_meanwhile
+from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping.text import text
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.operand_traffic import operand_traffic

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import LOAD
-from cnncc.dialects.nest import Mapping as Nest
-from cnncc.dialects.nest import is_meant, is_of_strip, split_strip, strip_count
 from cnncc.driver.group_text import gain, nearest
 from cnncc.errors import plural
 from cnncc.estimate.explain import busy_and_limit
 from cnncc.estimate.mapped_program import Program
 from cnncc.mapper.cached_search import searched
+from cnncc.mapping.groups import LOAD
+from cnncc.mapping.mapping import Mapping as Nest
+from cnncc.mapping.strips import is_meant, is_of_strip, split_strip, strip_count
 from cnncc.model.group_bounds import least_group_cycles, least_group_words
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.group_steps import group_bodies

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping_text import text
-from cnncc.dialects.nest import GroupOp, LayerOp, Mapping, Sizes, group_layers, is_meant, mapping_of, operands
+from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of, operands
 from cnncc.driver import group_text
 from cnncc.driver.pipeline import Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import plural
 from cnncc.estimate.mapped_program import map_layers
+from cnncc.mapping.mapping import Mapping, Sizes
+from cnncc.mapping.strips import is_meant
+from cnncc.mapping.text import text
 from cnncc.model.energy import energy
 from cnncc.model.operand_traffic import PLACES, OperandTraffic, operand_traffic
 from cnncc.model.stationary import Residency, name_of, residencies

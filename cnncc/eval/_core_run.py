@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cnncc.dialects._channels import Channel, buffers
 from cnncc.dialects.nest import CoresOp, chain_of, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._group_run import FrameRing, GroupRun
 from cnncc.eval._lanes import Ints
+from cnncc.mapping.channels import Channel, buffers
 from cnncc.weights import Array
 
 Order = Callable[[Sequence[int]], int]  # of the numbers of the cores that can go on, the one that does

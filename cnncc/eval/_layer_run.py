@@ -19,19 +19,10 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
 from cnncc.dialects.cnn import shuffled, value_key
-from cnncc.dialects.nest import (
-    DIMS,
-    OF_OUTPUTS,
-    LayerOp,
-    Loop,
-    Stage,
-    even_sets,
-    image_shape,
-    mapping_of,
-    rest_sets_of,
-)
+from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, rest_sets_of
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, loop_indices, spread
+from cnncc.mapping.mapping import DIMS, OF_OUTPUTS, Loop, Stage, even_sets
 from cnncc.numerics import Epilogue, integer_range
 from cnncc.weights import Array
 

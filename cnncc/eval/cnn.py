@@ -17,7 +17,6 @@ from xdsl.dialects.builtin import IntegerAttr, IntegerType, ModuleOp, SymbolRefA
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from cnncc.dialects._main_function import input_names, main_function, output_names
 from cnncc.dialects.cnn import (
     AddOp,
     BiasOp,
@@ -31,7 +30,6 @@ from cnncc.dialects.cnn import (
     ReshapeOp,
     ShuffleOp,
     Steps,
-    Window,
     element_bits,
     quants_of,
     shape,
@@ -40,8 +38,10 @@ from cnncc.dialects.cnn import (
 from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, run_on_host
+from cnncc.main_function import input_names, main_function, output_names
 from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore
+from cnncc.window import Window
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
 DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`

@@ -18,23 +18,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects._main_function import input_names, main_function
-from cnncc.dialects.cnn import (
-    AddOp,
-    ConcatOp,
-    ConvOp,
-    HostOp,
-    PoolOp,
-    ReshapeOp,
-    Steps,
-    quants_of,
-    shape,
-    value_key,
-)
+from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, HostOp, PoolOp, ReshapeOp, Steps, quants_of, shape, value_key
 from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import convolution, pool_values, shuffle_channels
+from cnncc.main_function import input_names, main_function
 from cnncc.weights import Array, WeightStore
 
 Values = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from cnncc.dialects._main_function import main_function
+from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
-from cnncc.dialects.nest import ColumnsOp, CoresOp, GroupOp, JoinOp, LayerOp
+from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp
 from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
@@ -21,6 +21,7 @@ from cnncc.eval._core_run import CoresRun, Order, first_ready
 from cnncc.eval._group_run import GroupRun, columns, joined
 from cnncc.eval._lanes import Ints
 from cnncc.eval._layer_run import LayerRun as LayerRun
+from cnncc.main_function import main_function
 from cnncc.weights import Array, WeightStore
 
 

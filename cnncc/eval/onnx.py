@@ -9,12 +9,12 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute, SSAValue
 
-from cnncc.dialects._main_function import input_names, main_arguments, main_function, output_names
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import element_dtype
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import export_nodes, export_onnx
 from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.main_function import input_names, main_arguments, main_function, output_names
 from cnncc.weights import Array, WeightStore
 
 

@@ -10,12 +10,12 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import OpResult, SSAValue
 
-from cnncc.dialects._main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, constant_operand, text
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
 from cnncc.frontend.onnx_attrs import attribute_graphs, attribute_to_proto
 from cnncc.frontend.onnx_types import type_proto
+from cnncc.main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.weights import WeightStore
 
 if TYPE_CHECKING:

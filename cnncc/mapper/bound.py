@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import even_sets
 from cnncc.mapper.arrays import Flags, PerPlan
 from cnncc.mapper.space import Chain, Point, block_distributed, steps_in_lanes, steps_of
 from cnncc.mapper.tiles import tiles_of
+from cnncc.mapping.mapping import even_sets
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.occupancy import ceil_div, load_work
 from cnncc.model.register_files import positions, shared_columns

@@ -16,8 +16,6 @@ from typing import Any, cast
 
 import cnncc
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import Mapping, mapping_problem
-from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
 from cnncc.mapper import layer_search
 from cnncc.mapper.arrays import NEVER
@@ -26,6 +24,8 @@ from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.search import Result, Tradeoff
 from cnncc.mapper.search_processes import GoesOn, answer, search_side_by_side
+from cnncc.mapping.mapping import Mapping, mapping_problem
+from cnncc.mapping.text import parse, text
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache, processors
 from cnncc.util.progress import Progress
@@ -33,8 +33,10 @@ from cnncc.util.progress import Progress
 SOURCES = (
     "mapper/*.py",
     "model/*.py",
-    "dialects/_*.py",
+    "mapping/*.py",
+    "window.py",
     "arch/*.py",
+    "isa/array_instructions.py",
     "util/toml.py",
     "numerics.py",
     "errors.py",

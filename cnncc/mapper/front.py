@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts, stable_order
 from cnncc.mapper.block_sizes import block_tiles
 from cnncc.mapper.block_times import BlockTimes, plans_below
@@ -39,6 +38,7 @@ from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import BlockPlan, Form, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import fits_glb, fits_register_files, is_legal

@@ -13,11 +13,11 @@ from itertools import product
 from math import ceil, prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage, extents
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.search import Result
 from cnncc.mapper.space import without_single_trips
+from cnncc.mapping.mapping import DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage, extents
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape, inside
 from cnncc.model.legal import can_run, fits_glb, loops_in_space

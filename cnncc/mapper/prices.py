@@ -8,11 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts, PerPlan
 from cnncc.mapper.blocks import Blocks, Weights
 from cnncc.mapper.combinations import Bounds, tables
 from cnncc.mapper.space import Form, Numbers, block_distributed
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.energy import energy
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import operand_traffic

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import ALL, NEVER
 from cnncc.mapper.block_sizes import least_words, least_words_of
 from cnncc.mapper.blocking import candidates
@@ -27,17 +26,9 @@ from cnncc.mapper.blocks import Cells
 from cnncc.mapper.bound import Bound, Durations, cycle_limit, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import USUAL, Effort
-from cnncc.mapper.space import (
-    BlockPlan,
-    Form,
-    Numbers,
-    Point,
-    forms_of,
-    mapping_of,
-    numbers,
-    point,
-)
+from cnncc.mapper.space import BlockPlan, Form, Numbers, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, streamed_cycles
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import fits_glb, fits_register_files, is_legal

@@ -14,9 +14,9 @@ from itertools import product
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.block_sizes import cut_dims, positions_in_blocks
 from cnncc.mapper.space import BlockPlan, Form, Point, StagePlace, forms_of, mapping_of
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import can_run
 from cnncc.model.routes import Nest

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
-from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage, extents
 from cnncc.mapper.arrays import Counts, Flags
 from cnncc.mapper.boxes import boxes, has_rows
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, extents
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, lanes_order
 

@@ -28,11 +28,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cnncc.dialects._channels import Link, buffers
-from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects._instructions import TokenRoute
-from cnncc.dialects._mapping import Loop, Mapping
 from cnncc.errors import Refusal
+from cnncc.isa.array_instructions import TokenRoute
+from cnncc.mapping.channels import Link, buffers
+from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping.mapping import Loop, Mapping
 from cnncc.model.glb_tokens import S, Semaphore
 
 FRAMES = 2  # that layers are taken to have: their loop over frames has a first, a last, and further iterations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from cnncc.arch.model import Arch, core_arch
-from cnncc.dialects._channels import Region
+from cnncc.mapping.channels import Region
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.cores_schedule import PredictedFrames, predicted_frames
 from cnncc.model.group_schedule import GroupPlan

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cnncc.dialects._channels import Channel, Link, Reader, Region, image_tokens
-from cnncc.dialects._liveness import CoreChainData
+from cnncc.mapping.channels import Channel, Link, Reader, Region, image_tokens
+from cnncc.mapping.liveness import CoreChainData
 from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import GroupPlan
 

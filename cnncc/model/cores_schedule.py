@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from cnncc.arch.model import Arch, core_arch
-from cnncc.dialects._channels import Channel
+from cnncc.mapping.channels import Channel
 from cnncc.model.core_steps import core_routes, first_tokens, weight_semaphores
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.cores_timeline import RESULT, Period, TimedCore, cores_cycles, note_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Map
 from collections.abc import Set
 
-from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
+from cnncc.mapping.mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.loop_walk import WalkOrder
 

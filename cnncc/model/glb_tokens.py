@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Map
 from enum import IntEnum
 
-from cnncc.dialects._mapping import Stage
+from cnncc.mapping.mapping import Stage
 
 
 class Semaphore(IntEnum):

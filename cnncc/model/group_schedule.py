@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._channels import CoreEnds
-from cnncc.dialects._groups import GroupLayer
+from cnncc.mapping.channels import CoreEnds
+from cnncc.mapping.groups import GroupLayer
 from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, transfer_order, waits_for_weights

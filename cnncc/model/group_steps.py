@@ -18,9 +18,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from cnncc.dialects._channels import CoreEnds
-from cnncc.dialects._groups import STREAMED, GroupLayer, Point, RowRead, points_of
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import CoreEnds
+from cnncc.mapping.groups import STREAMED, GroupLayer, Point, RowRead, points_of
 from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
 NEVER: Point = (-1, -1)

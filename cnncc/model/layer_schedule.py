@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
+from cnncc.mapping.mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.model.causes import stalls
 from cnncc.model.descriptors import descriptor_cycles
 from cnncc.model.glb_tokens import Semaphore

@@ -13,8 +13,8 @@ from functools import cached_property
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage, channel_periods, is_channelwise, tiled_together
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, channel_periods, is_channelwise, tiled_together
+from cnncc.window import Window
 
 Extents = dict[str, int]
 

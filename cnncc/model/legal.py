@@ -6,8 +6,8 @@ from itertools import pairwise, product
 from math import prod
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, extents
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import AXES, DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, extents
 from cnncc.model.layer_shape import LayerShape, buffer_words, whole
 from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
 from cnncc.model.register_files import file_words, held_extents

@@ -20,7 +20,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
+from cnncc.mapping.mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import passes_columns, positions, shared_columns
 from cnncc.model.routes import Nest, Route, RouteTerm, count_inside, sums

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from cnncc.dialects._channels import Reader, Region
-from cnncc.dialects._groups import GroupLayer, RowRead, group_problem, load_of_rows
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes, mapping_problem
-from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import Reader, Region
+from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, load_of_rows
+from cnncc.mapping.mapping import Sizes, mapping_problem
+from cnncc.mapping.text import parse, text
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.cores_plan import problem as cores_problem
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import CopyPart, HostPart, Part
+from cnncc.window import Window
 
 Json = dict[str, Any]
 MOST_NUMBER = 1 << 40  # words of a tensor are fewer

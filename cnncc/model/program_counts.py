@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, cast
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import DIMS
+from cnncc.mapping.mapping import DIMS
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.operand_traffic import KINDS, OperandTraffic, operand_traffic

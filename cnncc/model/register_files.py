@@ -15,8 +15,8 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._instructions import AXES, Extent
-from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
+from cnncc.isa.array_instructions import AXES, Extent
+from cnncc.mapping.mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.model.layer_shape import Extents, LayerShape, inside
 
 MACHINE_ORDER = {False: "wscrk", True: "wksr"}  # of a box, by whether a layer is channelwise

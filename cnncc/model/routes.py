@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from cnncc.dialects._mapping import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.model.layer_shape import LayerShape, whole
 from cnncc.model.register_files import lanes_used
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from cnncc.dialects._mapping import Loop, Mapping, extents
+from cnncc.mapping.mapping import Loop, Mapping, extents
 from cnncc.model.layer_shape import LayerShape, inside
 from cnncc.model.register_files import ifmap_words
 from cnncc.model.routes import Nest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import Mapping
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import LayerShape, inside, whole
 from cnncc.model.loop_walk import WalkOrder, WalkPosition

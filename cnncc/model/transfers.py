@@ -9,7 +9,7 @@ from collections.abc import Set
 from math import prod
 from typing import NamedTuple
 
-from cnncc.dialects._mapping import Mapping
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.glb_tokens import ORDER, PRIMED, GlbTokens, Semaphore, output_free
 from cnncc.model.layer_shape import activation_block, slices
 from cnncc.model.loop_walk import WalkOrder, WalkPosition

@@ -9,7 +9,6 @@ from xdsl.ir import Operation
 
 from cnncc.binary.isa_module import binary_to_module
 from cnncc.binary.run import outputs_of
-from cnncc.dialects._main_function import input_names, output_names, returned
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import ReshapeOp, value_key
 from cnncc.dialects.isa import LayerOp
@@ -18,6 +17,7 @@ from cnncc.eval.cnn_residues import Evaluation, Polynomials
 from cnncc.eval.isa import result_tensors, tensor_values
 from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
+from cnncc.main_function import input_names, output_names, returned
 from cnncc.numerics import Ints
 from cnncc.proof.claim import Claim
 from cnncc.proof.interface_check import operand_numbers

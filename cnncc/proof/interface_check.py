@@ -8,10 +8,10 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from cnncc.binary.run import inputs_of, outputs_of
-from cnncc.dialects._main_function import input_names, main_function, output_names, returned
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.frontend.segments import interface, name_after_tensors
+from cnncc.main_function import input_names, main_function, output_names, returned
 from cnncc.passes._programs.tensors import source
 from cnncc.proof.claim import Claim
 

@@ -92,7 +92,7 @@ class LayerParallel:
 def receptive_fields(layers: Sequence[ChainLayer]) -> list[tuple[int, int]]:
     """Eq. 2: D_i = D_(i+1) · S_i + K_i - S_i, the rows and columns of layer i's input that one last output depends on.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> conv = ChainLayer("conv", (8, 8), 1, 1, Window((3, 3), pad=(1, 1, 1, 1)))
     >>> receptive_fields([conv, ChainLayer("pool", (8, 8), 1, 1, Window((2, 2), stride=(2, 2)), weighted=False)])
     [(4, 4), (2, 2)]
@@ -133,7 +133,7 @@ def layer_work(layer: ChainLayer, array: Tcpa, convention: Convention) -> LayerW
 def pixel_cycles(layer: ChainLayer, pes: int, array: Tcpa, convention: Convention) -> int:
     """Eq. 6: z_out = ⌈M/P⌉ · ⌈N/δ⌉ · K², cycles for all channels of one output pixel on P PEs.
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> pixel_cycles(ChainLayer("conv0", (28, 28), 1, 24, Window((3, 3), pad=(1, 1, 1, 1))), 4, Tcpa(), PAPER)
     54
     """

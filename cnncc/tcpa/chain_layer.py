@@ -21,17 +21,17 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects._main_function import main_function
-from cnncc.dialects._windowed_layer import WindowedLayer
 from cnncc.dialects.cnn import ConvOp, PoolOp, ReshapeOp, shape, value_key
 from cnncc.errors import Refusal
+from cnncc.main_function import main_function
+from cnncc.window import WindowedLayer
 
 
 @dataclass(frozen=True)
 class ChainLayer(WindowedLayer):
     """A convolution, a pool (`weighted` is false) or a fully connected layer (a convolution with one result).
 
-    >>> from cnncc.dialects._layers import Window
+    >>> from cnncc.window import Window
     >>> ChainLayer("conv", (28, 28), 1, 24, Window((3, 3), pad=(1, 1, 1, 1))).results
     (28, 28)
 

@@ -21,8 +21,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.dialects._layers import Window
 from cnncc.tcpa.chain_layer import ChainLayer
+from cnncc.window import Window
 
 Times: TypeAlias = npt.NDArray[np.int64]  # [frame, row, column] of an image
 

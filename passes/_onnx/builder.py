@@ -19,7 +19,6 @@ from cnncc.dialects.cnn import (
     ReshapeOp,
     Steps,
     StepsAttr,
-    Window,
     WindowAttr,
     element_bits,
     shape,
@@ -34,6 +33,7 @@ from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes._onnx.quantised_layers import codes_of
 from cnncc.passes._onnx.scale_groups import leaky_after
 from cnncc.weights import Array, WeightStore
+from cnncc.window import Window
 
 Dims = tuple[int, ...]
 

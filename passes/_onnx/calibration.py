@@ -15,9 +15,9 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.cnn import Quant, QuantAttr, Range, RangeAttr
 from cnncc.errors import Refusal
+from cnncc.main_function import main_function
 from cnncc.numerics import Ints, quantise
 from cnncc.passes._onnx.quantised_layers import BYTE_BITS, Codes
 from cnncc.quant.split import activation_scale

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, Steps, StepsAttr, Window, shape
+from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal
 from cnncc.numerics import Floats, integer_range
@@ -17,6 +17,7 @@ from cnncc.passes._onnx.builder import CnnBuilder, checked
 from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PoolLayer, ShuffleLayer
 from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
+from cnncc.window import Window
 
 
 def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) -> SSAValue:

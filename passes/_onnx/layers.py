@@ -14,7 +14,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
-from cnncc.dialects.cnn import Window, shape
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp, constant_array
 from cnncc.errors import Refusal
@@ -23,6 +23,7 @@ from cnncc.numerics import Floats
 from cnncc.passes._onnx.normalisation import read_normalisation
 from cnncc.passes._onnx.windows import StaysOnHost, image_sizes, position_counts, read_pads, read_window, require
 from cnncc.weights import Array, WeightStore
+from cnncc.window import Window
 
 Dims = tuple[int, ...]
 

@@ -19,13 +19,13 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Region, SSAValue
 from xdsl.rewriter import Rewriter
 
-from cnncc.dialects._main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.dialects.cnn import ClampOp, HostOp, ReshapeOp, shape
 from cnncc.dialects.onnx import NodeOp, text_attr
 from cnncc.dialects.weights import RefAttr
 from cnncc.errors import Refusals
 from cnncc.frontend.export_onnx import export_nodes
 from cnncc.frontend.node_macs import module_macs
+from cnncc.main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.layer_lowering import (

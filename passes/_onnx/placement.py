@@ -15,10 +15,10 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
+from cnncc.main_function import main_function
 from cnncc.numerics import dequantise, quantise
 from cnncc.passes._onnx.layers import ClampLayer, ConcatLayer, LeakyLayer, PoolLayer, StaysOnHost, is_tensor_of
 from cnncc.passes._onnx.quantised_layers import (

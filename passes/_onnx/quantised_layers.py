@@ -15,7 +15,7 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
-from cnncc.dialects.cnn import Window, shape
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
@@ -23,6 +23,7 @@ from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, re
 from cnncc.passes._onnx.layers import ON_INTEGERS, Layer, constant_input, read_layer, read_with
 from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
+from cnncc.window import Window
 
 BYTE_BITS = 8
 SIGNED = IntegerType(BYTE_BITS)

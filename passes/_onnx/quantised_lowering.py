@@ -12,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, Steps, StepsAttr, Window, shape
+from cnncc.dialects.cnn import AddOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range, residual_add
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale, scale_of
 from cnncc.passes._onnx.quantised_layers import BYTE_BITS, QuantizeLayer, SumLayer, SumOfTwoLayer, rescaling
+from cnncc.window import Window
 
 
 def lower_sum(builder: CnnBuilder, node: NodeOp, layer: SumLayer, label: str) -> SSAValue:

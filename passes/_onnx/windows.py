@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cnncc.dialects.cnn import Window, shape
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
+from cnncc.window import Window
 
 
 class StaysOnHost(Exception):

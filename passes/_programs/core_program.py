@@ -19,10 +19,10 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects import array as A
-from cnncc.dialects._channels import buffers
-from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import CoresOp, LayerOp, chain_of, group_layers
+from cnncc.mapping.channels import buffers
+from cnncc.mapping.groups import GroupLayer
 from cnncc.model.core_steps import core_routes, first_tokens, over_frames, weight_semaphores
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.passes._programs.group_program import GroupProgram

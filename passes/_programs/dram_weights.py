@@ -10,9 +10,10 @@ from xdsl.ir import Operation
 
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import shuffled
-from cnncc.dialects.nest import LayerOp, split_strip
+from cnncc.dialects.nest import LayerOp
 from cnncc.dialects.weights import RefAttr, constant_array, new_global, tensor_type
 from cnncc.errors import Refusal
+from cnncc.mapping.strips import split_strip
 from cnncc.passes._programs.tensors import ArrayTensors
 from cnncc.weights import Array, WeightStore
 

@@ -24,19 +24,12 @@ from dataclasses import replace
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects._channels import CoreEnds
-from cnncc.dialects._groups import GroupLayer
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import CoreEnds
+from cnncc.mapping.groups import GroupLayer
 from cnncc.model.core_steps import waits_on_core
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import (
-    GroupBody,
-    Section,
-    check_stages,
-    group_bodies,
-    transfer_order,
-    waits_for_weights,
-)
+from cnncc.model.group_steps import GroupBody, Section, check_stages, group_bodies, transfer_order, waits_for_weights
 from cnncc.model.layer_shape import whole
 from cnncc.passes._programs.layer_program import ProgramWalk
 from cnncc.passes._programs.layer_records import Body, Node, Piece, Position, ProgramLayer

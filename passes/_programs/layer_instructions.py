@@ -16,8 +16,8 @@ from typing import NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.model.register_files import (
     channel_slots,
     held_extents,

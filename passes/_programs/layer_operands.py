@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Stage
 from cnncc.model.layer_shape import ActivationBlock, inside, slice_words, stage_block
 from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import ActivationLayout, AxisStep, Operand, Position, ProgramLayer

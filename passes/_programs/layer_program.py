@@ -34,8 +34,8 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import rest_sets
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import rest_sets
 from cnncc.model.layer_shape import slices, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.model.register_files import indexed_by

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop, Mapping, even_sets
+from cnncc.mapping.mapping import Loop, Mapping, even_sets
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import StripeTokens
 from cnncc.model.layer_shape import LayerShape

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cnncc.dialects.array import Names
-from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, rest_sets
+from cnncc.mapping.mapping import REDUCTION_DIMS, Loop, Mapping, rest_sets
 from cnncc.model.layer_shape import Extents, LayerShape, stage_block, whole
 from cnncc.passes._programs.layer_records import LoopPieces, Piece, split
 

@@ -24,8 +24,8 @@ from itertools import pairwise
 from math import prod
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Loop, Stage
 from cnncc.model.glb_tokens import ORDER, GlbTokens, Semaphore, output_free
 from cnncc.model.layer_shape import activation_block, inside, slices
 from cnncc.passes._programs.layer_operands import Operands, buffer_block

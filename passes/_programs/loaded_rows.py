@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnncc.dialects import array as A
-from cnncc.dialects._mapping import Loop
+from cnncc.mapping.mapping import Loop
 from cnncc.passes._programs.layer_records import ActivationLayout, AxisStep, LoopPieces, Node, Operand, Position
 
 

@@ -10,8 +10,8 @@ there, block by block, in one buffer or two (`layer_transfers.py`).
 from __future__ import annotations
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Loop
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import AXES, LANES, OUTPUT_DIMS, REDUCTION_DIMS
-from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal
+from cnncc.mapping.mapping import AXES, LANES, OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.legal import loops_in_space
 from cnncc.model.register_files import file_words

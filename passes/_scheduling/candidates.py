@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
-from cnncc.dialects.nest import LayerOp, Mapping, operands
+from cnncc.dialects.nest import LayerOp, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.cached_search import search_ahead, searched
@@ -21,6 +21,7 @@ from cnncc.mapper.search import Result
 from cnncc.mapper.search_processes import GoesOn
 from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping

@@ -16,24 +16,16 @@ from xdsl.dialects.builtin import IntegerAttr, StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from cnncc.dialects.cnn import Window, WindowAttr, shape, value_key
-from cnncc.dialects.nest import (
-    ColumnsOp,
-    JoinOp,
-    LayerOp,
-    Loop,
-    Mapping,
-    Sizes,
-    SizesAttr,
-    build_nest,
-    image_shape,
-    mapping_of,
-    strip_name,
-)
+from cnncc.dialects._columns import ColumnsOp, JoinOp
+from cnncc.dialects.cnn import WindowAttr, shape, value_key
+from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape, mapping_of
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
+from cnncc.mapping.strips import strip_name
 from cnncc.model.layer_shape import LayerShape
 from cnncc.passes._scheduling.layer_groups import ring_operands
 from cnncc.passes._scheduling.nest_layers import label_of
+from cnncc.window import Window
 
 
 class Columns(NamedTuple):

@@ -14,28 +14,20 @@ from xdsl.ir import Region as IrRegion
 from xdsl.rewriter import Rewriter
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._channels import (
+from cnncc.dialects.nest import ChannelOp, CoresOp, LayerOp, RegionAttr, YieldOp, image_shape, reads_of_values
+from cnncc.errors import plural
+from cnncc.mapping.channels import (
     BUFFERS,
     Channel,
     Link,
     Reader,
+    Region,
     buffers,
     channel_problem,
     image_tokens,
     regions_problem,
 )
-from cnncc.dialects._liveness import CoreChainData, liveness_problem, longer_channels
-from cnncc.dialects.nest import (
-    ChannelOp,
-    CoresOp,
-    LayerOp,
-    Region,
-    RegionAttr,
-    YieldOp,
-    image_shape,
-    reads_of_values,
-)
-from cnncc.errors import plural
+from cnncc.mapping.liveness import CoreChainData, liveness_problem, longer_channels
 from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words

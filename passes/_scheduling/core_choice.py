@@ -20,8 +20,9 @@ from math import floor, prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import LayerOp, Region
+from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import Region
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, regions_in_array_problem
 from cnncc.passes._scheduling.core_channels import TimedChain, with_space
 from cnncc.passes._scheduling.core_mapping import CoreLayers, core_layers, fewest_words

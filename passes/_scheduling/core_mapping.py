@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch, core_arch
-from cnncc.dialects._groups import group_problem
-from cnncc.dialects.nest import LayerOp, Loop, Mapping, Region, Stage, mapping_of, mapping_problem, operands
+from cnncc.dialects.nest import LayerOp, mapping_of, operands
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapping.channels import Region
+from cnncc.mapping.groups import group_problem
+from cnncc.mapping.mapping import Loop, Mapping, Stage, mapping_problem
 from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import core_alone, group_plan
 from cnncc.model.layer_schedule import LayerPlan

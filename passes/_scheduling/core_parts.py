@@ -22,12 +22,13 @@ from functools import cached_property
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from cnncc.dialects._layers import Steps, Window
-from cnncc.dialects.cnn import ReshapeOp, StepsAttr, WindowAttr
-from cnncc.dialects.nest import LayerOp, Sizes, SizesAttr, build_nest, image_shape
+from cnncc.dialects.cnn import ReshapeOp, Steps, StepsAttr, WindowAttr
+from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import Sizes
 from cnncc.passes._scheduling.nest_layers import label_of
 from cnncc.passes._scheduling.rewrites import canonical
+from cnncc.window import Window
 
 
 @dataclass(frozen=True)

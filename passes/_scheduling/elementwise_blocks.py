@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import Loop, Mapping, Stage
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.glb_words import glb_too_small
 from cnncc.passes._scheduling.numbered_nest import those_running

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import Mapping, Stage
 from cnncc.errors import Finding, Refusal
+from cnncc.mapping.mapping import Mapping, Stage
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_sizes, inside, stage_words, whole
 from cnncc.passes._programs.layer_sums import has_partial_sums
 

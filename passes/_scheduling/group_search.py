@@ -13,14 +13,15 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import SSAValue
 
 from cnncc.dialects import nest
-from cnncc.dialects._groups import KINDS, STREAMED
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.nest import LayerOp, Loop, Stage, image_shape, reads_of_values
+from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import result_of
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import DRAM_WORDS, Figures
 from cnncc.mapper.prices import cost_of
+from cnncc.mapping.groups import KINDS, STREAMED
+from cnncc.mapping.mapping import Loop, Stage
 from cnncc.model.group_bounds import least_group_cycles
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import program_cycles

@@ -12,15 +12,15 @@ from contextlib import suppress
 from cnncc.arch.model import Arch
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.kernel_partition import partition
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Sizes
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.nest_layers import touched
 from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.written_mappings import written_mapping
+from cnncc.window import Window
 
 PLACES = (frozenset[str](), frozenset({"output"}), frozenset({"ifmap", "output"}))  # what is streamed
 PARAMS = 2  # of an output channel: bias and scale

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from xdsl.ir import BlockArgument, SSAValue
 
 from cnncc.dialects import nest
-from cnncc.dialects._groups import RowRead
-from cnncc.dialects.nest import ColumnsOp, LayerOp, columns_of, image_shape, reads_of_values
+from cnncc.dialects._columns import ColumnsOp, columns_of
+from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
+from cnncc.mapping.groups import RowRead
 from cnncc.passes._programs.tensors import uses
 from cnncc.passes._scheduling.nest_layers import label_of, rows_apart
 

@@ -14,9 +14,9 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
-from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS
-from cnncc.dialects._mapping_text import mapping_from
-from cnncc.dialects._notation import Item, LoopItem, NotationError, read
+from cnncc.mapping.mapping import AXES, DIMS, LANES, REDUCTION_DIMS
+from cnncc.mapping.notation import Item, LoopItem, NotationError, read
+from cnncc.mapping.text import mapping_from
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 

@@ -11,26 +11,13 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import note
-from cnncc.dialects._groups import group_problem
-from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Malformed
-from cnncc.dialects.nest import (
-    DIMS,
-    GroupOp,
-    LayerOp,
-    Mapping,
-    Sizes,
-    build_nest,
-    group_layers,
-    image_shape,
-    label_of,
-    mapping_of,
-    mapping_problem,
-    operands,
-)
+from cnncc.dialects.nest import GroupOp, LayerOp, build_nest, group_layers, image_shape, label_of, mapping_of, operands
 from cnncc.errors import Finding, Refusal
+from cnncc.mapping.groups import group_problem
+from cnncc.mapping.mapping import DIMS, Malformed, Mapping, Sizes, mapping_problem
 from cnncc.model.layer_shape import LayerShape, reach
 from cnncc.passes._scheduling.rewrites import Missing, without_single
+from cnncc.window import Window
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.mapper.space import StagePlace
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, most_channels
 

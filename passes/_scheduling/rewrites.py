@@ -13,9 +13,8 @@ from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cnncc.dialects._mapping import AXES, LANES, MEMORIES, OPERANDS
-from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents
 from cnncc.errors import Refusal
+from cnncc.mapping.mapping import AXES, LANES, MEMORIES, OPERANDS, Loop, Mapping, Sizes, Stage, extents
 
 CANONICAL = ("n", "k", "h", "w", "c", "r", "s")
 

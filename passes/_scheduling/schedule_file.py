@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.mapper.objective import Objective
+from cnncc.mapping.notation import NotationError, read
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, check_dataflow
 from cnncc.util.toml import read_text, read_toml
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.dialects.nest import Mapping
 from cnncc.errors import Finding
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.glb_words import (

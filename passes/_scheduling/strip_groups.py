@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.nest import image_shape, strip_name
+from cnncc.dialects.nest import image_shape
+from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping.strips import strip_name
 from cnncc.passes._scheduling.column_strips import (
     Columns,
     StripRun,

@@ -10,13 +10,14 @@ from dataclasses import replace
 from math import lcm
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import STREAMED, GroupLayer, RowRead, least_lag, least_ring
-from cnncc.dialects.nest import LayerOp, Loop, Stage
-from cnncc.dialects.nest import Mapping as Nest
+from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import result_of
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import Result
+from cnncc.mapping.groups import STREAMED, GroupLayer, RowRead, least_lag, least_ring
+from cnncc.mapping.mapping import Loop, Stage
+from cnncc.mapping.mapping import Mapping as Nest
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 from cnncc.passes._scheduling.nest_layers import layer_shape
 

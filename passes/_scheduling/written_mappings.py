@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence, Set
 from operator import itemgetter
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
-from cnncc.dialects._notation import NotationError
-from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding
+from cnncc.mapping.mapping import IN_REGISTER_FILES, REDUCTION_DIMS, Loop, Mapping, Stage, mapping_problems
+from cnncc.mapping.notation import NotationError
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, lanes_order
 from cnncc.passes._programs.layer_transfers import is_one_slice

@@ -18,7 +18,8 @@ from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.nest import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, LayerOp, Stage, image_shape, mapping_of
+from cnncc.dialects.nest import LayerOp, image_shape, mapping_of
+from cnncc.mapping.mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Stage
 from cnncc.numerics import integer_range
 from cnncc.passes._standard.epilogue import Parameters, finish
 from cnncc.passes._standard.limits import integer_tensor

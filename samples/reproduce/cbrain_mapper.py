@@ -28,10 +28,10 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.scheme_choice import choose
 from cnncc.cbrain.schemes import CBrain, Scheme, layer_cycles
-from cnncc.dialects._mapping_text import text
 from cnncc.errors import Refusal
 from cnncc.estimate.cycle_breakdown import CycleBreakdown, cycle_breakdown, difference
 from cnncc.estimate.layer_limits import cause_text
+from cnncc.mapping.text import text
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import TEXTS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import GraphProto, TensorProto, helper
 
 from cnncc.cbrain.convolution import Convolution
-from cnncc.dialects._layers import Window
+from cnncc.window import Window
 
 if TYPE_CHECKING:
     from networks.seeded import Network

@@ -27,12 +27,13 @@ from proven import error_bits
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.nest import LayerOp, split_strip, strip_count
+from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.prove import claim_of_model
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.mapping.strips import split_strip, strip_count
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan

@@ -33,13 +33,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.binary.counters import program_stats
-from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.mapping.text import text
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes._scheduling.nest_layers import label_of
 from cnncc.util.progress import Progress, progress_line

@@ -31,10 +31,10 @@ from tcpa_programs import (
     side_by_side,
 )
 
-from cnncc.dialects.nest import Region
 from cnncc.driver.pipeline import NESTS
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.mapping.channels import Region
 from cnncc.tcpa.calculus import (
     CORRECTED,
     PAPER,

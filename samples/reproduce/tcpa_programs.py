@@ -21,7 +21,6 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
 from cnncc.binary.run import run
-from cnncc.dialects.nest import Region
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, CORES, NESTS, STAGE, Compilation, Step
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -29,6 +28,7 @@ from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.machine.cores.core_times import EngineRun, simulate_cores
 from cnncc.machine.cores.programs import cores_of
+from cnncc.mapping.channels import Region
 from cnncc.tcpa.chain_layer import ChainLayer
 from cnncc.weights import Array
 

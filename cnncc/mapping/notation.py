@@ -3,7 +3,7 @@
     n > k':2 > [h'||4@rows w'||4@cols] > c > weight@rf*2 > ifmap@rf*2 > {s > r > k''}
 
 `read` and `spelled` are for every text; what one leaves out is None in its records. Texts that say all of a `Mapping`
-are those of `_mapping_text.py`, one to one. `passes/_scheduling/mapping_completion.py` completes others for a layer
+are those of `text.py`, one to one. `passes/_scheduling/mapping_completion.py` completes others for a layer
 and an array.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NoReturn
 
-from cnncc.dialects._mapping import AXES, DIMS, LANES, MEMORIES, OPERANDS
+from cnncc.mapping.mapping import AXES, DIMS, LANES, MEMORIES, OPERANDS
 
 MOST = (1 << 31) - 1
 SHOWN = 60  # characters of a text on each side of what is wrong with it

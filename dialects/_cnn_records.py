@@ -1,66 +1,17 @@
-"""The records of the `cnn` dialect: windows, epilogues, scales and ranges, as plain dataclasses."""
+"""The records of the `cnn` dialect: epilogues, scales and ranges, as plain dataclasses."""
 
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 
+from cnncc.isa.array_instructions import check_slope
 from cnncc.numerics import INT32
-
-
-@dataclass(frozen=True)
-class Window:
-    """A sliding window: ONNX's kernel_shape, strides, pads (top left bottom right), dilations and group.
-
-    `fill` is delivered for positions outside the image; `zero` is subtracted from every value (the
-    input's zero point, so that for a convolution fill equals zero).
-    """
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...] = (1, 1)
-    pad: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    group: int = 1
-    fill: int = 0
-    zero: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = (len(self.kernel), len(self.stride), len(self.pad), len(self.dilation))
-        if sizes != (2, 2, 4, 2):
-            raise ValueError(f"kernel, stride, pad, dilation need 2, 2, 4, 2 numbers, not {sizes}")
-        if min(*self.kernel, *self.stride, *self.dilation, self.group) < 1 or min(self.pad) < 0:
-            raise ValueError("kernel, stride, dilation and group are at least 1, pads at least 0")
-
-    @property
-    def spans(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last of a window: dilation * (kernel - 1) + 1."""
-        rows, cols = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))
-        return rows, cols
-
-    def output(self, ih: int, iw: int) -> tuple[int, int]:
-        """oh, ow for an input of ih x iw: floor((i + pads - span) / stride) + 1."""
-        top, left, bottom, right = self.pad
-        spans = self.spans
-        return (
-            (ih + top + bottom - spans[0]) // self.stride[0] + 1,
-            (iw + left + right - spans[1]) // self.stride[1] + 1,
-        )
 
 
 def _check_clamp(clamp: tuple[int, ...]) -> None:
     if len(clamp) != 2 or clamp[0] > clamp[1]:
         raise ValueError(f"{list(clamp)} is no range")
-
-
-def check_slope(slope: float) -> None:
-    """Raises ValueError for what a word of the unit instruction does not hold."""
-    try:
-        held = struct.unpack("<f", struct.pack("<f", slope))[0]
-    except OverflowError:
-        held = math.inf
-    if not (math.isfinite(held) and held == slope):
-        raise ValueError(f"slope is {slope}, it must be a finite f32 (the nearest is {held})")
 
 
 @dataclass(frozen=True)

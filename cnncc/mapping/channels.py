@@ -14,7 +14,7 @@ from functools import cached_property
 from math import lcm
 from typing import NamedTuple
 
-from cnncc.dialects._groups import GroupLayer, Point, RowRead, points_of
+from cnncc.mapping.groups import GroupLayer, Point, RowRead, points_of
 
 BUFFERS = 2  # of images, and of results, at least
 

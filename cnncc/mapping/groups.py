@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from cnncc.dialects._mapping import Loop, Mapping, Sizes
+from cnncc.mapping.mapping import Loop, Mapping, Sizes
 
 KINDS = ("mac", "max", "add")  # of layers in groups: elementwise ones read in the commit engine
 LOAD = "load"  # the kind of what brings rows from DRAM into a ring

@@ -1,17 +1,17 @@
-"""What array.py's ops hold: the fields of machine instructions, with tensors and loops by name. Plain data, no IR.
+"""What ops of the `array` dialect hold: the fields of instructions, with tensors and loops by name. No IR.
 
 The rules cited are those of docs/machine.md.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, get_args
 
 from cnncc.arch.operations import MacOperation
-from cnncc.dialects._conditions import Condition
-from cnncc.dialects._layers import check_slope
 from cnncc.numerics import INT32
 
 Axis = Literal["lin", "k", "y", "x"]
@@ -20,6 +20,9 @@ Memory = Literal["dram", "glb", "host"]
 Role = Literal["input", "output", "weight", "value"]
 
 Names = tuple[str, ...]
+
+Condition = tuple[str, ...] | None
+"""Never (None), always (no name), or where the loops of these names are in their first (last) iteration (PROG-2)."""
 
 
 class Direction(StrEnum):
@@ -274,6 +277,16 @@ class Mac:
             raise ValueError(f"psum: lane = {self.psum.lane}: lanes add up (0), or lane l has psum slot + l (1)")
         if self.lanes < 1 or (self.lanes > 1 and self.op != "mac" and not self.psum.lane):
             raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac adds up lanes, others have a psum each")
+
+
+def check_slope(slope: float) -> None:
+    """Raises ValueError for what a word of the unit instruction does not hold."""
+    try:
+        held = struct.unpack("<f", struct.pack("<f", slope))[0]
+    except OverflowError:
+        held = math.inf
+    if not (math.isfinite(held) and held == slope):
+        raise ValueError(f"slope is {slope}, it must be a finite f32 (the nearest is {held})")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cnncc.dialects._channels import Channel, CoreEnds, EndTokens, Link, result_tokens
-from cnncc.dialects._groups import GroupLayer, points_of
+from cnncc.mapping.channels import Channel, CoreEnds, EndTokens, Link, result_tokens
+from cnncc.mapping.groups import GroupLayer, points_of
 
 FRAMES = 2  # that are walked: the first one has primed tokens, the second one waits for slots of the first
 IMAGE, RESULT = -1, -2  # beside the numbers of links

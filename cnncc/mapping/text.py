@@ -13,8 +13,8 @@ from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from itertools import groupby
 
-from cnncc.dialects._mapping import DIMS, Loop, Mapping, Sizes, Stage, extents
-from cnncc.dialects._notation import FetchItem, Item, LoopItem, NotationError, canonical_text, read
+from cnncc.mapping.mapping import DIMS, Loop, Mapping, Sizes, Stage, extents
+from cnncc.mapping.notation import FetchItem, Item, LoopItem, NotationError, canonical_text, read
 
 
 def text(mapping: Mapping, sizes: Sizes | None = None, unicode: bool = False) -> str:
