@@ -29,7 +29,7 @@ from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_network import budgets, streamed
 from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import DRAM_WORDS
+from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.model.energy import energy
 from cnncc.model.program_schedule import CopyPart
 from cnncc.passes._scheduling.nest_layers import layer_shape

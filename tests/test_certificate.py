@@ -20,7 +20,7 @@ from cnncc.certificate.certificate import COSTS, certificate, check
 from cnncc.certificate.least_costs import least_words, prices_of, streamed_least
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
-from cnncc.mapper import blocking, bound, chain, front, least_cost, search, space
+from cnncc.mapper import block_plans, bound, chain, front, least_cost, search, space
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Objective
 from cnncc.mapping.mapping import Sizes
@@ -57,7 +57,7 @@ def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def called(*_: object, **__: object) -> None:
         raise AssertionError("code of the search was called")
 
-    for module in (blocking, bound, chain, front, least_cost, search, space):
+    for module in (block_plans, bound, chain, front, least_cost, search, space):
         for name, value in vars(module).items():
             if inspect.getmodule(value) is module and callable(value):
                 monkeypatch.setattr(module, name, called)

@@ -13,9 +13,9 @@ import pytest
 from test_mapper_search import array
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.mapper.block_plans import candidates, plan_at
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.block_transfers import BlockTransfers
-from cnncc.mapper.blocking import candidates, plan_at
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.search import search

@@ -21,14 +21,14 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.least_costs import streamed_least
 from cnncc.certificate.whole_space import engines_least
 from cnncc.mapper import combinations
+from cnncc.mapper.block_plans import candidates
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.block_times import BlockTimes
-from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations, LoopPart
 from cnncc.mapper.combinations import Combinations, combinations_below
-from cnncc.mapper.objective import NOTHING
-from cnncc.mapper.prices import array_energy
+from cnncc.mapper.costs import array_energy
+from cnncc.mapper.prices import NOTHING
 from cnncc.mapper.search import search
 from cnncc.mapper.space import FORMS, BlockPlan, Numbers, Point, block_distributed, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import table

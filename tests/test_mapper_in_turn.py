@@ -13,7 +13,7 @@ from test_mapper_search import array, fits_register_files, plans, points
 from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate import whole_space
 from cnncc.context import CompilerContext
-from cnncc.mapper.blocking import candidates
+from cnncc.mapper.block_plans import candidates
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search

@@ -27,11 +27,12 @@ from cnncc.mapper.arrays import ILLEGAL, stable_order
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import LayerChoice, best_choices
 from cnncc.mapper.combinations import combinations_below
+from cnncc.mapper.costs import array_energy, cost_of
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, SLACK, Figures, Objective, Prices
-from cnncc.mapper.prices import array_energy, cost_of
+from cnncc.mapper.objective import FAR, SLACK, Figures, Objective
+from cnncc.mapper.prices import DRAM_WORDS, NOTHING, Prices
 from cnncc.mapper.search import Result, Tradeoff
 from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
 from cnncc.mapping.mapping import Sizes

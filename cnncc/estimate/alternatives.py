@@ -9,10 +9,10 @@ from cnncc.errors import Refusal
 from cnncc.estimate.cycle_breakdown import CycleBreakdown, cycle_breakdown, difference
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.mapper.cached_search import search_ahead, searched
+from cnncc.mapper.costs import cost_of
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import DRAM_WORDS
-from cnncc.mapper.prices import cost_of
+from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.mapper.space import forms_of
 from cnncc.mapping.text import text
 from cnncc.model.layer_schedule import LayerPlan, plan_in

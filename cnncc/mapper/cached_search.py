@@ -21,7 +21,7 @@ from cnncc.mapper import layer_search
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.layer_search import SearchTask
-from cnncc.mapper.objective import Prices
+from cnncc.mapper.prices import Prices
 from cnncc.mapper.search import Result, Tradeoff
 from cnncc.mapper.search_processes import GoesOn, answer, search_side_by_side
 from cnncc.mapping.mapping import Mapping, mapping_problem

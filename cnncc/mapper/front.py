@@ -23,17 +23,17 @@ import numpy as np
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.mapper.arrays import Amounts, Counts, stable_order
+from cnncc.mapper.block_plans import plan_at
 from cnncc.mapper.block_sizes import block_tiles
 from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
-from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
 from cnncc.mapper.bound import Bound, Durations, cycle_limit, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below
+from cnncc.mapper.costs import array_energy, cost_of, dram_energy, words_energy
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
-from cnncc.mapper.objective import Prices
-from cnncc.mapper.prices import array_energy, cost_of, dram_energy, words_energy
+from cnncc.mapper.prices import Prices
 from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import BlockPlan, Form, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of

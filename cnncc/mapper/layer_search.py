@@ -14,12 +14,12 @@ from itertools import islice
 from cnncc.arch.model import Arch, counted_arch
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.bound import ideal_cycles
+from cnncc.mapper.costs import cost_of
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
-from cnncc.mapper.objective import Prices
-from cnncc.mapper.prices import cost_of
+from cnncc.mapper.prices import Prices
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of

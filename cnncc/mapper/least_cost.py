@@ -11,7 +11,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.mapper.arrays import Amounts
 from cnncc.mapper.block_sizes import BlockSizes
 from cnncc.mapper.blocks import Blocks
-from cnncc.mapper.prices import dram_energy
+from cnncc.mapper.costs import dram_energy
 from cnncc.mapper.space import form_of_all_blocks
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, image_words, reach

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from cnncc.arch.model import Arch, Energy
+from cnncc.arch.model import Arch
 from cnncc.errors import Refusal, hint, one_line
+from cnncc.mapper.prices import DRAM_WORDS, Prices
 
 OBJECTIVES = ("cycles", "energy", "edp", "words")
 SLACK = 0.005  # of the fewest cycles
@@ -18,8 +19,6 @@ FAR = (4.0, 2.0, 1.5, 1.2, 1.1, 1.05, 1.02, 1.01, 1.005, 1.0)
 """Cycles of a layer, as multiples of the fewest, at which other objectives than cycles look for a cheaper mapping."""
 SLACKS = (10.0, 4.0, 2.0, 1.0, 0.4, 0.1, 0.0)
 """The same for cycles, as multiples of the network's slack or of SLACK: one layer may use up what others leave."""
-NOTHING = Energy("words", *(0.0 for _ in fields(Energy)[1:]))
-DRAM_WORDS = replace(NOTHING, dram_read=1.0, dram_write=1.0)
 
 
 class Figures(NamedTuple):
@@ -27,19 +26,6 @@ class Figures(NamedTuple):
 
     cycles: int
     cost: float
-
-
-class Prices(NamedTuple):
-    """What a search for cheaper mappings depends on.
-
-    - costs: the energy of each event; the cost of a mapping is their sum
-    - limits: of a layer's cycles, as multiples of its fewest, in descending order
-    - wide: whether slow points, and the space of tight budgets, are looked at in any case (FRONT-1)
-    """
-
-    costs: Energy
-    limits: tuple[float, ...]
-    wide: bool
 
 
 @dataclass(frozen=True)

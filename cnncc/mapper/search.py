@@ -1,7 +1,7 @@
 """The search for the mapping of a layer with the fewest cycles: exact, best bound first. No IR.
 
 1. `space.py` enumerates points, `combinations.py` keeps those whose macro-instructions take few enough cycles.
-2. `blocking.py` gives each point all its plans for the GLB, `bound.py` a lower bound of each.
+2. `block_plans.py` gives each point all its plans for the GLB, `bound.py` a lower bound of each.
 3. `layer_schedule.py`, the model, runs candidates in the order of their bounds, until no bound is below the best.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import ALL, NEVER
+from cnncc.mapper.block_plans import candidates
 from cnncc.mapper.block_sizes import least_words, least_words_of
-from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Cells
 from cnncc.mapper.bound import Bound, Durations, cycle_limit, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below

@@ -16,7 +16,8 @@ from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.cached_search import search_ahead, searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.objective import Objective, Prices
+from cnncc.mapper.objective import Objective
+from cnncc.mapper.prices import Prices
 from cnncc.mapper.search import Result
 from cnncc.mapper.search_processes import GoesOn
 from cnncc.mapper.smallest import has_mapping, smallest

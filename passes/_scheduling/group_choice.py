@@ -20,8 +20,8 @@ from cnncc.arch.model import Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.arrays import NEVER
+from cnncc.mapper.costs import cost_of
 from cnncc.mapper.objective import Figures
-from cnncc.mapper.prices import cost_of
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm, GroupSearch, Mappings

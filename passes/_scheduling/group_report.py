@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnncc.errors import plural
-from cnncc.mapper.objective import DRAM_WORDS, Figures
+from cnncc.mapper.objective import Figures
+from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.passes._scheduling.group_choice import GroupChoice
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm, is_closed, is_result
 from cnncc.passes._scheduling.layer_groups import LayerGroup, ring_words

@@ -17,9 +17,10 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import result_of
+from cnncc.mapper.costs import cost_of
 from cnncc.mapper.layer_search import SearchTask
-from cnncc.mapper.objective import DRAM_WORDS, Figures
-from cnncc.mapper.prices import cost_of
+from cnncc.mapper.objective import Figures
+from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.mapping.groups import KINDS, STREAMED
 from cnncc.mapping.mapping import Loop, Stage
 from cnncc.model.group_bounds import least_group_cycles

@@ -14,8 +14,8 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.nest import GroupOp, LayerOp, LoadOp, YieldOp, build_nest, image_shape, reads_of_values
 from cnncc.errors import Refusal, one_line
+from cnncc.mapper.costs import cost_of
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.prices import cost_of
 from cnncc.mapping.groups import STREAMED, GroupLayer, RowRead, group_problem, load_of_rows
 from cnncc.mapping.mapping import Mapping, Stage
 from cnncc.model.core_steps import waits_on_core

@@ -13,7 +13,7 @@ from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import STREAMED_WAIT_PART, WAIT_PART, LayerChoice, added_cycles
-from cnncc.mapper.prices import cost_of
+from cnncc.mapper.costs import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
