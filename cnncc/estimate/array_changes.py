@@ -18,7 +18,7 @@ from cnncc.mapper.cached_search import search_ahead
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.text import text
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import Part, program_cycles
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.util.nested import leaves
@@ -77,7 +77,7 @@ def changes(program: Program, label: str, progress: Progress) -> list[Change]:
     for key, was, value in variations(program.arch):
         with suppress(Refusal):  # out of range
             arch = with_config(program.arch, {key: value})
-            arrays.append((_least(shape, arch), key, was, value, arch))
+            arrays.append((0 if shape.kind == "copy" else shape.busy_cycles(arch), key, was, value, arch))
     arrays.sort(key=lambda entry: entry[0])
     remapped = _RemappedLayer(program.network, label) if program.network and program.network.candidates else None
     fastest: list[Change] = []
@@ -98,12 +98,6 @@ def changes(program: Program, label: str, progress: Progress) -> list[Change]:
         fastest = [change for change in fastest if change.layer < now]
         fastest = sorted(fastest, key=lambda change: (change.layer, change.program))[:MOST]
     return fastest
-
-
-def _least(shape: LayerShape, arch: Arch) -> int:
-    """Cycles of a layer on an array at least: with all multipliers busy."""
-    pes = arch.rows * arch.cols
-    return 0 if shape.kind == "copy" else shape.operations // (pes * shape.most_lanes(arch))
 
 
 class _RemappedLayer:

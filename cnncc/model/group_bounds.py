@@ -14,12 +14,8 @@ from cnncc.model.layer_shape import image_words
 
 def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
     """Cycles of the group at least."""
-    busy = sum(_busy(layer, arch) for layer in plan.layers)
+    busy = sum(layer.shape.busy_cycles(arch) for layer in plan.layers)
     return max(busy, -(-least_group_words(plan, arch) // arch.dram.words_per_cycle))
-
-
-def _busy(layer: LayerPlan, arch: Arch) -> int:
-    return -(-layer.shape.operations // (arch.rows * arch.cols * layer.shape.most_lanes(arch)))
 
 
 def least_group_words(plan: GroupPlan, arch: Arch) -> int:

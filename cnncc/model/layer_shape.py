@@ -98,6 +98,10 @@ class LayerShape:
         """The most products of a PE that lanes add up in a step: those of a sum. A pool has none."""
         return min(arch.pe.lanes, self.sizes.c * self.sizes.r * self.sizes.s) if self.is_mac else 1
 
+    def busy_cycles(self, arch: Arch) -> int:
+        """Cycles of the layer at least: all PEs, with all lanes that it can use, always work."""
+        return -(-self.operations // (arch.rows * arch.cols * self.most_lanes(arch)))
+
     @property
     def group(self) -> int:
         """Output channels of a group."""
