@@ -26,6 +26,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.mapping import DIMS, Loop, Mapping, Sizes, extents, mapping_problem
 from cnncc.mapping.text import text
 from cnncc.model.glb_tokens import Semaphore
@@ -109,7 +110,7 @@ class Case:
 
     def mapping(self) -> Mapping | None:
         """The mapper's."""
-        result = searched(self.shape, self.arch, self.budget)
+        result = searched(SearchTask(self.shape, self.arch, self.budget))
         return result and result.mapping
 
     def cycles(self, mapping: Mapping, most: float = inf) -> int | None:

@@ -18,6 +18,7 @@ from cnncc.estimate.mapped_network import mapping_in
 from cnncc.estimate.mapped_program import of_model
 from cnncc.explore.array_grid import with_config
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import search
 from cnncc.mapping.text import text
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -89,7 +90,7 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, long: set
         said = compare_dataflows(network, label, print)
         if said is None:
             continue
-        best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
+        best = searched(SearchTask(layer_shape(network.layer(label)), network.arch, network.taken(label)))
         assert best and best.cycles <= said.cycles
         if network.taken(label) == network.budget(label):  # else a quick search found it, in less room
             assert best.cycles == said.cycles

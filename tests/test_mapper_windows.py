@@ -14,6 +14,7 @@ from cnncc.certificate.whole_space import look
 from cnncc.mapper import boxes, space
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.combinations import found_below
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import search
 from cnncc.mapping.mapping import Mapping, Sizes
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_counts, layer_cycles
@@ -103,7 +104,7 @@ def test_the_mapper_is_no_slower_than_a_scheme(kernels: int, inputs: int, image:
     window = Window((kernel,) * 2, pad=(pad,) * 4)
     shape = LayerShape("mac", Sizes(1, kernels, inputs, image, image, kernel, kernel), window, 2, image, image)
     budget = GlbBudget(arch.glb.words - image * image * (inputs + kernels))
-    best = searched(shape, arch, budget)
+    best = searched(SearchTask(shape, arch, budget))
     assert best is not None
     for name in ("inter", "inter-weights", "inter-data"):
         mapping = written_mapping(shape, arch, budget, MappingText(TEXTS[name].text(shape, arch)))

@@ -24,6 +24,7 @@ from cnncc.dialects.nest import MappingAttr, operands
 from cnncc.errors import Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.mapping import Mapping, Sizes, mapping_problem
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -179,7 +180,7 @@ def test_a_form_is_mapped_by_the_mapper(name: str) -> None:
     """No layer with weights takes more cycles than by the textbook's text of the form."""
     shape = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
     budget = GlbBudget(SOUTH.glb.words)
-    best = searched(shape, SOUTH, budget, name)
+    best = searched(SearchTask(shape, SOUTH, budget, name))
     written = LayerPlan("", shape, mapping_of(name, shape, SOUTH), False, PREFETCHED)
     assert best and best.cycles <= layer_cycles(written, SOUTH)
 

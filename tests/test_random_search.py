@@ -50,7 +50,7 @@ def tiny(name: str, streamed: frozenset[str]) -> Case:
 
 
 def start_of(case: Case) -> Mapping:
-    result = searched(case.shape, case.arch, case.budget)
+    result = searched(SearchTask(case.shape, case.arch, case.budget))
     assert result
     assert case.cycles(result.mapping) == result.cycles
     return result.mapping

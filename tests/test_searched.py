@@ -62,7 +62,7 @@ def forget() -> None:
 
 
 def here(task: SearchTask) -> Result | None:
-    return cached_search.searched(task.shape, task.arch, task.budget, task.dataflow)
+    return cached_search.searched(task)
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ shapes = [LayerShape("mac", Sizes(1, k, 3, 4, 4, 1, 1), Window((1, 1)), 2, 4, 4)
 layer_search.USUAL = Effort(more=1)
 tasks = [layer_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda *_: None, 1)
-print([cached_search.searched(task.shape, task.arch, task.budget) for task in tasks])
+print([cached_search.searched(task) for task in tasks])
 """
     )
     running = [script(text) for _ in range(3)]
@@ -444,8 +444,8 @@ def test_a_search_with_a_front_leaves_the_one_without() -> None:
     """A front may have a faster mapping. The result without it is the same, whichever was searched first."""
     task = SearchTask(conv(8, 8, 10), ARCH, GlbBudget(900, frozenset({"ifmap", "output"})))
     fresh = task.search()
-    with_front = searched(task.shape, ARCH, task.budget, prices=Objective().prices(ARCH))
+    with_front = searched(replace(task, prices=Objective().prices(ARCH)))
     assert fresh and with_front and with_front.cycles < fresh.cycles
-    assert searched(task.shape, ARCH, task.budget) == fresh
+    assert searched(task) == fresh
     forget()
-    assert searched(task.shape, ARCH, task.budget) == fresh  # from disk
+    assert searched(task) == fresh  # from disk

@@ -14,6 +14,7 @@ from test_random_search import LAYERS, STREAMED, check, tiny
 
 from cnncc.arch.model import load_arch
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import search
 from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of
@@ -68,7 +69,7 @@ def test_a_search_finds_one_where_there_is_room(name: str, monkeypatch: pytest.M
         small = smallest(shape, ARRAY, GlbBudget(0, streamed))
         assert small
         for words in range(small.words - 2, small.words + 3):
-            found = searched(shape, ARRAY, GlbBudget(words, streamed))
+            found = searched(SearchTask(shape, ARRAY, GlbBudget(words, streamed)))
             assert (found is not None) == (words >= small.words), (streamed, words)
             assert found is None or found.least <= found.cycles
 

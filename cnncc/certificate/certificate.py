@@ -64,6 +64,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
     The entries of layers are those of the network without groups. Raises Refusal as `compile` does.
     """
     from cnncc.mapper.cached_search import searched
+    from cnncc.mapper.layer_search import SearchTask
     from cnncc.mapper.objective import Objective
 
     compilation, func = _start(source, replace(options, groups=NONE), progress, mapped=True)
@@ -74,7 +75,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             continue
         shape = layer_shape(layer)
         progress(f"proving {label_of(layer)}", done, len(todo))
-        best = searched(shape, arch, budget)
+        best = searched(SearchTask(shape, arch, budget))
         if best is None:
             continue
         least = best.least
@@ -89,7 +90,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             | {"costs": {}}
         )
         for name, bound_of in COSTS.items():
-            result = searched(shape, arch, budget, prices=Objective(name).prices(arch))
+            result = searched(SearchTask(shape, arch, budget, prices=Objective(name).prices(arch)))
             mapping = result.front[0].mapping if result else best.mapping
             cost = _cost(replace(plan, mapping=mapping), name, arch)
             fewest = _stated(float(bound_of(shape, arch, budget)), cost)

@@ -97,7 +97,7 @@ def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) ->
 
 
 def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:
-    best = searched(chosen.shape, arch, budget, name)
+    best = searched(SearchTask(chosen.shape, arch, budget, name))
     if best is None:
         return RunnerUp(name, _no_mapping(chosen.shape, arch, budget, name))
     return _mapped(replace(chosen, mapping=best.mapping), chosen, counts, arch, name, best.least)
@@ -142,7 +142,7 @@ def _no_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, name: str) -> 
     words = budget.words
     while words < MOST_BUDGETS * budget.words:
         words *= 2
-        if best := searched(shape, arch, replace(budget, words=words), name):
+        if best := searched(SearchTask(shape, arch, replace(budget, words=words), name)):
             sizes = stage_sizes(shape, arch, best.mapping)
             largest = max(sizes, key=lambda operand: sizes[operand])
             operand = "partial sums" if largest == "sums" else largest

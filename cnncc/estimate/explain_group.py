@@ -12,6 +12,7 @@ from cnncc.errors import plural
 from cnncc.estimate.explain import busy_and_limit
 from cnncc.estimate.mapped_program import Program
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.groups import LOAD
 from cnncc.mapping.mapping import Mapping as Nest
 from cnncc.mapping.strips import is_meant, is_of_strip, split_strip, strip_count
@@ -69,7 +70,7 @@ def _stripe(group: GroupPlan, plan: LayerPlan, arch: Arch) -> dict[str, int] | N
     alone = LayerPlan(
         plan.label, shape, Nest(plan.mapping.loops[own.depth :], (*once, *held)), plan.residual, PREFETCHED
     )
-    best = searched(shape, arch, GlbBudget(arch.glb.words, residual=plan.residual))
+    best = searched(SearchTask(shape, arch, GlbBudget(arch.glb.words, residual=plan.residual)))
     return {"cycles": layer_cycles(alone, arch), "least": best.least} if best else None
 
 

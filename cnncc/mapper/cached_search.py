@@ -15,18 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import cnncc
-from cnncc.arch.model import Arch
 from cnncc.errors import Refusal
-from cnncc.mapper import layer_search
-from cnncc.mapper.arrays import NEVER
-from cnncc.mapper.effort import Effort
 from cnncc.mapper.layer_search import SearchTask
-from cnncc.mapper.prices import Prices
 from cnncc.mapper.search import Result, Tradeoff
 from cnncc.mapper.search_processes import GoesOn, answer, search_side_by_side
 from cnncc.mapping.mapping import Mapping, mapping_problem
 from cnncc.mapping.text import parse, text
-from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache, processors
 from cnncc.util.progress import Progress
 
@@ -50,22 +44,8 @@ MOST_FOUND = 4096  # results in memory
 _found = dict[SearchTask, Result | None]()
 
 
-def searched(
-    shape: LayerShape,
-    arch: Arch,
-    budget: GlbBudget,
-    dataflow: str = "",
-    below: int = NEVER,
-    quick: bool = False,
-    effort: Effort | None = None,
-    prices: Prices | None = None,
-) -> Result | None:
-    """What `search` finds, from memory or disk if it is there. effort: None for the usual one."""
-    return result_of(SearchTask(shape, arch, budget, dataflow, below, quick, effort or layer_search.USUAL, prices))
-
-
-def result_of(task: SearchTask) -> Result | None:
-    """The result of a task, from memory or disk if it is there."""
+def searched(task: SearchTask) -> Result | None:
+    """What `task.search` finds, from memory or disk if it is there."""
     if not _is_known(task):
         _keep(task, _search(task))
     return _found[task]
@@ -75,7 +55,7 @@ def _search(task: SearchTask) -> Result | None:
     """The result of a task. The fastest mapping is kept by itself, too: all prices have the same."""
     if task.prices is None:
         return task.search()
-    fastest = result_of(replace(task, prices=None))
+    fastest = searched(replace(task, prices=None))
     return fastest and task.search(fastest)
 
 

@@ -142,7 +142,7 @@ class Candidates:
         if layer.kind.data == "copy":
             return [copy_mapping(shape, self.arch, budget)]
         form = self.form(layer)
-        if result := searched(shape, self.arch, budget, form, prices=self.prices):
+        if result := searched(SearchTask(shape, self.arch, budget, form, prices=self.prices)):
             return [each.mapping for each in reversed(result.front)]
         if small := smallest(shape, self.arch, budget, form):
             raise glb_too_small(self.arch, budget, small.words)
@@ -162,7 +162,7 @@ class Candidates:
                 mapping = copy_mapping(shape, self.arch, budget)
                 return [mapping] if mapping else []
             return []
-        result = searched(shape, self.arch, budget, self.form(layer), below, quick, prices=self.prices)
+        result = searched(SearchTask(shape, self.arch, budget, self.form(layer), below, quick, prices=self.prices))
         return [each.mapping for each in reversed(result.front)] if result else []
 
     def search_ahead(self, wanted: Sequence[WantedMapping], may_win: Callable[[float], bool] | None = None) -> bool:

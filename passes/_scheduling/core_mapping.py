@@ -20,6 +20,7 @@ from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects.nest import LayerOp, mapping_of, operands
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.channels import Region
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import Loop, Mapping, Stage, mapping_problem
@@ -112,7 +113,8 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
     stripes = -(-layer.sizes.data.h // rows)
     frame = replace(shape, sizes=replace(shape.sizes, n=stripes))
-    mapping = whole_mapping(searched(frame, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None)))
+    budget = GlbBudget(arch.glb.words, residual=layer.residual is not None)
+    mapping = whole_mapping(searched(SearchTask(frame, arch, budget)))
     if mapping is None or not mapping.loops or mapping.loops[0].dim != "n":
         return mapping
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)

@@ -16,7 +16,7 @@ from cnncc.dialects import nest
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
-from cnncc.mapper.cached_search import result_of
+from cnncc.mapper.cached_search import searched
 from cnncc.mapper.costs import cost_of
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Figures
@@ -394,7 +394,7 @@ class GroupSearch:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
         nests = list[nest.Mapping]()
         for (layer, rows, _), task in zip(self._stripes(form), tasks, strict=True):
-            mapping = whole_mapping(result_of(task))
+            mapping = whole_mapping(searched(task))
             if mapping is None:
                 return None
             if task.shape.sizes.w < layer.sizes.data.w:

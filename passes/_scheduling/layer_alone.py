@@ -14,6 +14,7 @@ from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.kernel_partition import partition
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
+from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -63,7 +64,7 @@ def by_mapper(layer: Convolution, arch: Arch, places: Iterable[GlbBudget] | None
     """The fastest mapping that the mapper finds in the first of some budgets that has room for one. Raises Refusal."""
     shape = shape_of(layer)
     for budget in budgets(shape, arch) if places is None else places:
-        if result := searched(shape, arch, budget):
+        if result := searched(SearchTask(shape, arch, budget)):
             return LayerPlan(layer.name, shape, result.mapping, prefetched=PREFETCHED)
     raise Refusal(f"{layer.name}: no mapping fits {arch.glb.words:,} words of the GLB: an array with a larger one")
 

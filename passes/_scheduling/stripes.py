@@ -12,7 +12,7 @@ from math import lcm
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
-from cnncc.mapper.cached_search import result_of
+from cnncc.mapper.cached_search import searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import Result
 from cnncc.mapping.groups import STREAMED, GroupLayer, RowRead, least_lag, least_ring
@@ -208,7 +208,7 @@ def best_of_stripe(layer: LayerOp, rows: int, arch: Arch, sums: bool = True) -> 
     Raises Refusal where there is none.
     """
     shape = replace(layer_shape(layer), kind=kind_in_group(layer))
-    mapping = whole_mapping(result_of(stripe_task(shape, rows, arch, layer.residual is not None, sums=sums)))
+    mapping = whole_mapping(searched(stripe_task(shape, rows, arch, layer.residual is not None, sums=sums)))
     if mapping is None:
         words = shape.weight_words + shape.param_words(arch)
         raise Refusal(
