@@ -14,9 +14,9 @@ import numpy as np
 
 from cnncc.binary.container import Binary, load, to_bytes
 from cnncc.binary.counters import program_stats
+from cnncc.binary.counters_text import counters_text
 from cnncc.binary.isa_module import disassembly
 from cnncc.binary.run import run
-from cnncc.cli.run import stats_text
 from cnncc.driver.build import Build
 from cnncc.driver.pipeline import Dump
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -84,7 +84,7 @@ def main() -> None:
     print(f"  utilisation  {100 * used['compute']:.1f} % of compute cycles, {100 * used['total']:.1f} % of all")
     print(f"  MACs         {stats['macs']:,} of {all_macs:,} on the array ({100 * share:.2f} %)")
     print()
-    print(fitted(stats_text(stats)))
+    print(fitted(counters_text(stats)))
     print(f"""
   demo/ir/        the IR after every step, and the weights
   demo/mnist.cnb  the binary ({BINARY.stat().st_size:,} bytes), which ran above

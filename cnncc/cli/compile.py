@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from cnncc.cli.options import FILE, compile_options, output_option, parallel_options, print_remarks, write_text
-from cnncc.errors import Refusal, plural
+from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
 
@@ -97,12 +97,10 @@ def _print_one_core(build: Build, plan: CoresPlan, options: CompileOptions | Non
 def _write_program(build: Build, output: Path | None, emit: str) -> None:
     from cnncc.binary.container import from_bytes, to_bytes
     from cnncc.binary.isa_module import disassembly
-    from cnncc.driver.cores_text import cores_text
-    from cnncc.driver.pipeline import AUTO, NONE
-    from cnncc.passes._scheduling.schedule_file import read_schedule
+    from cnncc.driver.build_text import build_text
     from cnncc.util.files import write_atomically
 
-    binary, settings, share = build.binary(), build.compilation.settings, build.share
+    binary = build.binary()
     if emit == "asm":
         write_text(output, disassembly(binary))
         return
@@ -114,26 +112,7 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
         except Refusal as refusal:
             raise Refusal(f"{edited}: edited IR that makes no binary? {refusal}") from refusal
     write_atomically(output, data)
-    lines = [
-        f"{build.source} -> {output}, {len(data):,} bytes",
-        f"  array    {binary.arch.name}, int{settings.operand_bits} operands",
-        f"  program  {binary.program.nbytes:,} bytes; weights {sum(array.size for _, array in binary.weights):,} words",
-    ]
-    if share.all_macs:
-        lines.append(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
-    if (schedule := settings.schedule) is not None:
-        given = read_schedule(schedule)
-        groups = f", {plural(len(given.groups), 'group')}" if settings.groups == schedule else ""
-        layers = f"{plural(len(given.entries), 'layer')} mapped{groups}"
-        said = plural(len(given.cores), "core") if given.cores else layers
-        lines.append(f"  schedule {said} as {schedule} says")
-    if (file := settings.groups) not in (AUTO, NONE, schedule):
-        lines.append(f"  groups   {plural(len(read_schedule(file).groups), 'group')} as {file} says")
-    if share.cores is not None:
-        lines += cores_text(share.cores, binary.arch)
-    if share.blocks:
-        lines.append(f"  GLB      {share.blocks}")
-    click.echo(fitted([*lines, *(f"  host     {reason}" for reason in share.hosted)]))
+    click.echo(fitted(build_text(build, binary, output, len(data))))
 
 
 def _write_ir(compilation: Compilation, output: Path | None) -> None:

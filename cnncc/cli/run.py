@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from cnncc.cli.options import FILE, output_option
 from cnncc.errors import Refusal, plural
 from cnncc.util.progress import progress_line
-from cnncc.util.terminal import NAME, Column, fitted, table
+from cnncc.util.terminal import fitted
 
 
 @click.command("run")
@@ -42,6 +40,7 @@ def command(
     """
     from cnncc.binary.container import load
     from cnncc.binary.counters import program_stats, program_timeline
+    from cnncc.binary.counters_text import counters_text
     from cnncc.binary.run import count_images, first_images, inputs_of, random_inputs, run
     from cnncc.machine.cores.programs import has_frames
     from cnncc.util.files import check_writable, write_atomically
@@ -74,53 +73,6 @@ def command(
     batch = max((tensor.shape[0] for tensor in inputs_of(loaded) if tensor.shape), default=1)
     array = f"{loaded.arch.name} ({loaded.arch.rows} x {loaded.arch.cols} PEs)"
     click.echo(f"{binary.name}: {plural(images * batch, 'image')} through {array}")
-    if "cores" in counters:
-        click.echo(fitted(cores_stats_text(counters, loaded.arch.clock_mhz)))
-    else:
-        click.echo(fitted(stats_text(counters, batch)))
+    click.echo(fitted(counters_text(counters, batch, loaded.arch.clock_mhz)))
     for name, values in results.items():
         click.echo(f"output {name} {list(values.shape)}" + (f" -> {output}" if output else ""))
-
-
-def stats_text(counters: Mapping[str, Any], batch: int = 1) -> Iterator[str]:
-    """A table of the layers and the totals, of a program that takes `batch` images at a time."""
-    layers = {label: layer for label, layer in counters["layers"].items() if layer["cycles"]["total"]}
-    rows = [
-        [
-            label,
-            f"{layer['cycles']['total']:,}",
-            f"{layer['cycles']['compute']:,}",
-            f"{layer['macs']:,}",
-            f"{100 * layer['utilisation']['total']:.1f} %",
-        ]
-        for label, layer in [*layers.items(), ("total", counters)]
-    ]
-    yield from table([Column("layer", NAME), "cycles", "compute", "MACs", "utilisation"], rows)
-    each = "image" if batch == 1 else f"batch of {batch} images"
-    yield f"  cycles and MACs are per {each}"
-
-
-def cores_stats_text(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:
-    """A table of the cores, then the times of frames."""
-    rows: list[list[str]] = []
-    for number, core in enumerate(counters["cores"]):
-        cycles = core["cycles"]
-        place = f"{core['rows']} x {core['cols']} at {core['row0']},{core['col0']}" if core["rows"] else "none"
-        rest = (
-            sum(cycles["stall"].values()) - cycles["stall"].get("channel_in", 0) - cycles["stall"].get("channel_out", 0)
-        )
-        stalls = [cycles["stall"].get("channel_in"), cycles["stall"].get("channel_out"), rest if core["rows"] else None]
-        shown = ["" if count is None else f"{count:,}" for count in stalls]
-        rows.append([str(number), place, f"{cycles['total']:,}", f"{cycles['compute']:,}", *shown, f"{core['macs']:,}"])
-    columns = ["core", "PEs", "cycles", "compute", "waits for words", "for space", "other stalls", "MACs"]
-    yield from table(columns, rows)
-    frames, total = counters["frames"], counters["cycles"]["total"]
-    count, first, period = frames["count"], frames["first"], frames["period"]
-    yield f"  {plural(count, 'frame')} in {total:,} cycles" + (f", the first one done after {first:,}" if first else "")
-    if period is None:
-        if count > 1:
-            yield "  no steady state within these frames: more --frames may show one"
-        return
-    each = f"{period['cycles']:,} cycles" + (f" for {period['frames']} frames" if period["frames"] > 1 else " a frame")
-    fps = f": {clock_mhz * 1e6 * period['frames'] / period['cycles']:,.1f} frames a second at {clock_mhz} MHz"
-    yield f"  steady state {each}" + (fps if clock_mhz else "; clock_mhz in the array file gives frames a second")
