@@ -31,33 +31,14 @@ def command(
     \b
     cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
     """
-    from cnncc.dialects.nest import GroupOp, label_of
-    from cnncc.driver.sources import check_in_turn, start_before_programs
-    from cnncc.eval.atomic import atomic_schedule, programs
+    from cnncc.driver.atoms import atoms
     from cnncc.eval.atomic_text import schedule_text
-    from cnncc.mapping.strips import is_meant
 
     first, end = macros
     if first >= end:
         raise click.UsageError(f"--macros {first}:{end}: the first number is below the second")
-    compilation, steps = start_before_programs(source, options)
-    check_in_turn(compilation, "atoms")
     with progress_line() as progress:
-        compilation.ctx.progress = progress
-        *before, to_programs = steps
-        for step in before:
-            compilation.step(step)
-        groups = [
-            (name, group.label.data)
-            for group in compilation.module.walk()
-            if isinstance(group, GroupOp)
-            for name in (group.label.data, *map(label_of, group.members()))
-        ]
-        compilation.step(to_programs)
-    module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
-    label = layer or next(iter(programs(module)), "")
-    label = next((group for name, group in groups if is_meant(name, label)), label)
-    reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
+        compilation, label, reuses = atoms(source, options, layer, pe, range(first, end), progress)
     print_remarks(compilation, values=False)
     if not reuses:
         click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {first} to {end - 1}")

@@ -19,6 +19,18 @@ from cnncc.util.terminal import fitted
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
 
+OUTPUTS = {"explained", "what_if", "frames", "as_json", "certificate", "front"}
+# What prints something of its own: the options that it does not go with, and what is said then.
+ALONE = {
+    "check_certificate": (OUTPUTS | {"check_counters"}, "--check-certificate goes with no other output"),
+    "check_counters": (OUTPUTS, "--check-counters goes with no other output"),
+    "front": (
+        OUTPUTS - {"front", "as_json"} | {"objective", "slack"},
+        "--front goes with no other output, and with no objective: it has several",
+    ),
+    "explained": ({"what_if"}, "--explain and --what-if go one at a time"),
+}
+
 
 @click.command("estimate")
 @click.argument("source", type=FILE)
@@ -63,35 +75,25 @@ def command(
     cnncc estimate net.onnx --front
     cnncc estimate net.onnx --arch tcpa-4x4 --parallel layers
     """
-    if check_certificate or check_counters:
-        if explained or what_if or frames or as_json or certificate or front or (check_certificate and check_counters):
-            raise click.UsageError(
-                f"--check-{'certificate' if check_certificate else 'counters'} goes with no other output"
-            )
-        if check_certificate:
-            _check(source, check_certificate, options)
-            return
-    names = [each.name for each in fields(options)]
-    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if source.suffix == ".cnb" and given:
-        raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
-    if source.suffix == ".cnb" and certificate:
-        raise click.UsageError("--certificate needs a model: the mappings of a binary are fixed")
-    if check_counters:
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    for output, (others, message) in ALONE.items():
+        if output in given and others & given:
+            raise click.UsageError(message)
+    if source.suffix == ".cnb" and not check_certificate:
+        if of_compilation := given & {each.name for each in fields(options)}:
+            raise click.UsageError(f"--{min(of_compilation)} has no effect: a binary is mapped, to an array of its own")
+        for output in given & {"certificate", "front"}:
+            raise click.UsageError(f"--{output} needs a model: the mappings of a binary are fixed")
+    if check_certificate:
+        _check(source, check_certificate, options)
+    elif check_counters:
         if source.suffix != ".cnb":
             raise click.UsageError("--check-counters needs a binary: compile the model")
         _check_counters(source)
-        return
-    if front:
-        if explained or what_if or frames or certificate or options.objective or options.slack is not None:
-            raise click.UsageError("--front goes with no other output, and with no objective: it has several")
-        if source.suffix == ".cnb":
-            raise click.UsageError("--front needs a model: the mappings of a binary are fixed")
+    elif front:
         _print_front(source, options, as_json)
-        return
-    if explained is not None and what_if:
-        raise click.UsageError("--explain and --what-if go one at a time")
-    _estimate(source, options, explained, what_if, frames, as_json, certificate)
+    else:
+        _estimate(source, options, explained, what_if, frames, as_json, certificate)
 
 
 def _estimate(

@@ -1,0 +1,38 @@
+"""What one PE does cycle by cycle in a layer of a model, or of a dump of its IR."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cnncc.dialects.nest import GroupOp, label_of
+from cnncc.driver.pipeline import Compilation
+from cnncc.driver.sources import CompileOptions, check_in_turn, start_before_programs
+from cnncc.eval.atomic import Reuse, atomic_schedule, programs
+from cnncc.mapping.strips import is_meant
+from cnncc.util.progress import Progress
+
+
+def atoms(
+    source: Path, options: CompileOptions, layer: str | None, pe: tuple[int, int], macros: range, progress: Progress
+) -> tuple[Compilation, str, list[Reuse]]:
+    """The compilation, the label of the layer or of its group, and these macro-instructions of a PE (row, column).
+
+    layer: None for the first one. Raises Refusal.
+    """
+    compilation, steps = start_before_programs(source, options)
+    check_in_turn(compilation, "atoms")
+    compilation.ctx.progress = progress
+    *before, to_programs = steps
+    for step in before:
+        compilation.step(step)
+    groups = [
+        (name, group.label.data)
+        for group in compilation.module.walk()
+        if isinstance(group, GroupOp)
+        for name in (group.label.data, *map(label_of, group.members()))
+    ]
+    compilation.step(to_programs)
+    module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
+    label = layer or next(iter(programs(module)), "")
+    label = next((group for name, group in groups if is_meant(name, label)), label)
+    return compilation, label, atomic_schedule(module, store, arch, label, pe, macros)
