@@ -23,7 +23,7 @@ from typing import cast
 import click
 
 import cnncc
-from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
+from cnncc.errors import Refusal, one_line
 from cnncc.util.garbage import collect_rarely
 
 NO_COMMANDS = ("main", "options")  # modules of this package
@@ -102,12 +102,8 @@ class _Commands(click.Group):
                 sys.exit(1)
             if os.environ.get("CNNCC_TRACEBACK") == "1":
                 traceback.print_exc()
-            message = one_line(str(error), MESSAGE_LIMIT - 150)  # less what is said around it
-            click.echo(
-                f"cnncc: {type(error).__name__}: {message}: this is a defect of cnncc, please report "
-                f"(CNNCC_TRACEBACK=1 shows where)",
-                err=True,
-            )
+            advice = "this is a defect of cnncc, please report (CNNCC_TRACEBACK=1 shows where)"
+            click.echo("cnncc: " + one_line(f"{type(error).__name__}: {error}: {advice}"), err=True)
             sys.exit(3)
 
 

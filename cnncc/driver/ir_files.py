@@ -18,12 +18,11 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 
 from cnncc.context import CompilerContext
 from cnncc.dialects.isa import InstOp
-from cnncc.errors import Finding, Refusal, hint
+from cnncc.errors import Finding, Refusal, hint, one_line
 from cnncc.mapping.notation import NotationError
 from cnncc.util.files import read_bytes
 from cnncc.util.wrap import wrapped
 
-XDSL_LIMIT = 400  # characters of a message of xDSL: a verifier's notes contain the whole module
 IR_LIMIT_BYTES = 1 << 28
 MOST_ELEMENTS, MOST_BITS = 1 << 31, 64  # of a tensor; of an integer
 # xDSL's lexer takes exponential time for a string without an end.
@@ -44,7 +43,7 @@ def checked_text(data: bytes, where: str) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise Refusal(f"{where}: is no IR text: give a .mlir file ({shortened(str(error))})") from error
+        raise Refusal(f"{where}: is no IR text: give a .mlir file ({one_line(str(error))})") from error
     for part in _TO_CHECK.finditer(text):
         if problem := _problem(part):
             raise Refusal(f"{where}:{text.count(chr(10), 0, part.start()) + 1}: {problem}")
@@ -74,7 +73,7 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
             module = Parser(ctx, text, name=str(path)).parse_module()
             module.verify()
         except (RecursionError, ValueError, OverflowError, NotImplementedError) as error:
-            raise Refusal(f"{path}: {shortened(str(error))}") from error
+            raise Refusal(f"{path}: {one_line(str(error))}") from error
         return module
 
 
@@ -117,22 +116,16 @@ def user_errors() -> Generator[None]:
     try:
         yield
     except ParseError as error:
-        message = f"{error.span.get_location()}: {shortened(error.msg)}"
+        message = f"{error.span.get_location()}: {one_line(error.msg)}"
         cause = error.__context__
         excerpt = cause.excerpt if isinstance(cause, NotationError) else ()
         raise Refusal(message, Finding(message, excerpt=excerpt)) from None
     except DiagnosticException as error:
-        raise Refusal(f"{shortened(str(error))}{_culprit(error)}") from None
+        raise Refusal(f"{one_line(str(error))}{_culprit(error)}") from None
     except BrokenPipeError:
         raise
     except OSError as error:
         raise Refusal(f"{error.filename}: {error.strerror}") from error
-
-
-def shortened(message: str) -> str:
-    """The message on one line, cut at `XDSL_LIMIT`."""
-    line = " ".join(message.split())
-    return line if len(line) <= XDSL_LIMIT else line[:XDSL_LIMIT] + "…"
 
 
 def _culprit(error: Exception) -> str:
@@ -141,5 +134,5 @@ def _culprit(error: Exception) -> str:
         lines = note.splitlines()
         for above, line in pairwise(lines):
             if line.strip().startswith("^^^"):
-                return f" in: {shortened(above)}"
+                return f" in: {one_line(above)}"
     return ""

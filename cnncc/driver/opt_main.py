@@ -26,8 +26,8 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
-from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weights, shortened, user_errors
-from cnncc.errors import Refusal, hint
+from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weights, user_errors
+from cnncc.errors import Refusal, hint, one_line
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import PASSES, known_dialects
 from cnncc.util.files import check_writable, is_stream, unfinished
@@ -78,7 +78,7 @@ class OptMain(xDSLOptMain):
             except RecursionError as error:
                 raise Refusal(f"{self.get_input_name()}: nested too deeply") from error
             except (ValueError, OverflowError, NotImplementedError) as error:  # attributes out of range
-                raise Refusal(f"{self.get_input_name()}: {shortened(str(error))}") from error
+                raise Refusal(f"{self.get_input_name()}: {one_line(str(error))}") from error
 
         def parse_onnx(_: IO[bytes]) -> ModuleOp:
             return import_onnx(Path(self.get_input_name()), self.ctx, self.args.batch)
@@ -107,7 +107,7 @@ class OptMain(xDSLOptMain):
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:
             what = "options of a pass stand with spaces between: " if "Malformed pass arguments" in str(error) else ""
-            raise Refusal(f"-p: {what}{shortened(str(error))}") from error
+            raise Refusal(f"-p: {what}{one_line(str(error))}") from error
 
     def _check(self, spec: ArgSpec) -> None:
         """Raise Refusal for a name that no pass, or no option of the pass, has, and for a value that is not one."""
@@ -123,7 +123,7 @@ class OptMain(xDSLOptMain):
         try:
             pass_.from_pass_spec(spec)
         except ValueError as error:
-            what = shortened(str(error).removeprefix(f"{spec.name} "))
+            what = one_line(str(error).removeprefix(f"{spec.name} "))
             raise Refusal(f"-p: {spec.name}: {what}: see `cnncc opt --passes {spec.name}`") from error
 
     def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
