@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from array_cases import INPUTS, arch_2x2, module
+from cli_cases import refused
 from test_isa_lowering import lower, two_in_two_out
 
 from cnncc.arch.model import load_arch
@@ -120,6 +121,15 @@ def test_isa_container_refuses_entries_that_are_no_layers(wrong: dict[str, objec
     entry = {**binary.metadata["layers"][1], **wrong}
     with pytest.raises(Refusal, match="layers: .* is no layer"):
         layers(replace(binary, metadata={"layers": [entry]}))
+
+
+def test_isa_container_names_the_file_of_wrong_entries(tmp_path: Path) -> None:
+    path = tmp_path / "net.cnb"
+    path.write_bytes(with_manifest(to_bytes(conv_binary()), lambda manifest: manifest.update(layers=[{}])))
+    assert refused("run", path).startswith(f"cnncc: {path}: manifest.json: layers: {{}} is no layer")
+    path.write_bytes(with_manifest(to_bytes(conv_binary()), lambda manifest: manifest.update(buffers=[{}])))
+    with pytest.raises(Refusal, match=f"^{path}: manifest.json: buffers: {{}} is no buffer"):
+        binary_to_module(load(path))
 
 
 def test_isa_container_tensors_follow_the_weights() -> None:

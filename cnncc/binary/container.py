@@ -19,7 +19,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -68,6 +68,7 @@ class Binary:
     - tensors: in DRAM after the weights, or in the host's own memory; `at` is set.
     - segments: ONNX models by number.
     - metadata: further JSON; no value or time depends on it.
+    - manifest: what refusals call the place of the metadata: the file, if there is one, and the member.
     """
 
     program: Words
@@ -76,6 +77,7 @@ class Binary:
     segments: Sequence[bytes]
     arch: Arch
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    manifest: str = MANIFEST
 
     @cached_property
     def instructions(self) -> list[Instruction]:
@@ -213,7 +215,7 @@ def load(path: Path) -> Binary:
     """The binary in a file. Raises Refusal, with the file, the member and the fault."""
     data = read_bytes(path, FILE_LIMIT_BYTES, "a binary has at most 4 GiB")
     try:
-        return from_bytes(data)
+        return replace(from_bytes(data), manifest=f"{path}: {MANIFEST}")
     except Refusal as refusal:
         raise Refusal(f"{path}: {_SOURCES.get(path.suffix, refusal)}") from refusal
 

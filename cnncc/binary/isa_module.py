@@ -113,7 +113,7 @@ def layers(binary: Binary) -> list[tuple[isa.Layer, dict[str, str]]]:
         notes = entry.get("about", {})
         is_text = isinstance(label, str) and isinstance(value, str) and isinstance(notes, dict)
         if not is_text or not isinstance(first, int) or not isinstance(count, int) or min(first, count) < 0:
-            raise Refusal(f"manifest.json: layers: {entry} is no layer")
+            raise Refusal(f"{binary.manifest}: layers: {entry} is no layer")
         texts = {str(k): str(v) for k, v in cast("dict[object, object]", notes).items()}
         listed.append((isa.Layer(cast("str", label), first, count, cast("str", value)), texts))
     return listed
@@ -164,7 +164,7 @@ def _buffers(binary: Binary) -> Iterator[Tensor]:
             tensor = Tensor(str(entry["name"]), "glb", int(entry["words"]), shape, at=int(entry["at"]))
             yield _as_part(tensor, part) if part else tensor
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Refusal(f"manifest.json: buffers: {entry} is no buffer") from error
+            raise Refusal(f"{binary.manifest}: buffers: {entry} is no buffer") from error
 
 
 def _as_part(tensor: Tensor, part: Mapping[str, Any]) -> Tensor:
