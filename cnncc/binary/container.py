@@ -374,7 +374,7 @@ def _array(data: bytes, arch: Arch) -> Array:
 
 
 def _is_possible(shape: Sequence[int]) -> bool:
-    """Whether there can be arrays of this shape. numpy limits the others of its dims also where one is zero."""
+    """Whether there can be arrays of this shape. numpy limits the product of the other dims even if one dim is zero."""
     return min(shape, default=0) >= 0 and prod(max(dim, 1) for dim in shape) <= DRAM_LIMIT_WORDS
 
 

@@ -89,8 +89,8 @@ class MappedNetwork:
     def with_mapping(self, label: str, mapping: nest.Mapping, arch: Arch) -> list[Part]:
         """The program on an array with another mapping of a layer. The other layers keep theirs.
 
-        Weights are prefetched where the GLB has space for them under these mappings; behind a group that a schedule
-        names, where they are in the program.
+        Weights are prefetched if the GLB has space for them under these mappings. Behind a group that a schedule names,
+        they are prefetched if the program does so.
         """
         layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
         mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}

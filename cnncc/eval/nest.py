@@ -34,8 +34,8 @@ def evaluate(
 ) -> tuple[list[Array], dict[str, Ints]]:
     """The outputs for integer `inputs` (in the order of `@main`), and every value that has a key, by that key.
 
-    The leading dim of the inputs may be a multiple of the types'. order: which core goes on, of those that can; no
-    value depends on it. Raises: Refusal as `cnncc.eval.cnn.evaluate`.
+    The leading dim of the inputs may be a multiple of that in their types. order: of the cores that can go on, says
+    which one does; no value depends on it. Raises: Refusal as `cnncc.eval.cnn.evaluate`.
     """
     symbols = arrays_of(module, store)
     block = main_function(module).body.block

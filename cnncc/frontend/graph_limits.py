@@ -89,9 +89,9 @@ def _loops(
 
 
 def check_values(graph: GraphProto, inputs: Sequence[ValueInfoProto], path: Path) -> None:
-    """The number of elements of each value whose shape is known. Raises Refusal for one that has too many.
+    """The number of elements of each value whose shape is known. Raises Refusal if a value has too many.
 
-    This is the first one of which an image has too many, else that of which a batch has the most.
+    The refusal names the first value that is too large with a single image. If there is none, it names the largest one.
 
     inputs: those that a user feeds. Their leading dim is the batch.
     """

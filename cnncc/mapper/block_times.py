@@ -290,7 +290,7 @@ class BlockTimes:
         return total.times(words_of(bound.parts["c"]))
 
     def _load_words(self, dim: str, taps: int = 1) -> LoadWords:
-        """Of one dimension, for its sizes of blocks; of rows and columns those that the windows touch."""
+        """What loads bring of one dimension, for each size of its blocks; of h and w, what the windows touch."""
         bound, shape, extent = self.bound, self.bound.shape, self.bound.extent[dim]
         axis = "khw".index(dim)
         side = (self.blocks.k, self.blocks.h, self.blocks.w)[axis]

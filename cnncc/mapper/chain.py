@@ -33,9 +33,11 @@ ACTIVATIONS = ("ifmap", "residual", "output")
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """A mapping that a layer may have: words of its buffers, of those that are filled before it starts, and its cost.
+    """A mapping that a layer may have, with its cost.
 
-    plan: None for what the model does not know by itself, as elementwise layers without blocks; it costs nothing here.
+    - plan: None for what the model does not know by itself, as elementwise layers without blocks; it costs nothing here
+    - words: of its buffers
+    - prefetched_words: of the buffers that are filled before the layer starts
     """
 
     plan: LayerPlan | None

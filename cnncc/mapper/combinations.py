@@ -1,7 +1,7 @@
 """All combinations of a layer's unrollings and boxes, with bounds of each. No IR.
 
-All forms with one name have the same combinations. Their bounds are computed together, as arrays: for all combinations
-what is soon known, then the rest for those that this leaves.
+All forms with one name have the same combinations. Bounds are computed as arrays: those that are quick to compute for
+all combinations, then the others for the combinations that the first ones leave.
 """
 
 from __future__ import annotations

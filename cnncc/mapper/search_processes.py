@@ -1,7 +1,7 @@
 """Processes that search side by side. No IR.
 
-Why not those of `multiprocessing`: a fork would take over threads of onnxruntime in any state, and a process that is
-spawned runs the caller's script again up to its `if __name__ == "__main__"`, which not every script has.
+Why not `multiprocessing`: a forked process takes over the threads of onnxruntime in whatever state they are. A spawned
+process runs the caller's script again up to `if __name__ == "__main__"`, and not every script has this line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _processes = list[subprocess.Popen[bytes]]()  # that wait for tasks; starting on
 
 
 def _started(count: int) -> list[subprocess.Popen[bytes]]:
-    """So many processes that wait for tasks, those of earlier searches first; fewer where the system has no more."""
+    """Processes that wait for tasks, those of earlier searches first: `count`, or as many as the system allows."""
     command = [sys.executable, "-c", WORKER, *(path or str(Path.cwd()) for path in sys.path)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     _end([process for process in _processes if process.poll() is not None or process.args != command])

@@ -134,12 +134,12 @@ def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int
 
 
 class Numbers(NamedTuple):
-    """All combinations of a layer: unrollings of rows and columns; boxes, and the words that a PE holds for each.
+    """All combinations of a layer: unrollings of rows and columns, and boxes with the words that a PE holds for each.
 
-    boxes: indices of each dimension, lanes over c, r and s, lanes over k.
-    fits: of each box, whether register files have room where all columns are loaded, and where neighbours pass some on.
-    in_box: the numbers of indices that boxes have, of each dimension.
-    some: whether there are more boxes than are looked at.
+    - boxes: for each box its indices of each dimension, its lanes over c, r and s, and its lanes over k
+    - fits: for each box whether register files have room if all columns are loaded, and if neighbours pass some on
+    - in_box: for each dimension the numbers of indices that boxes have
+    - some: whether there are more boxes than are looked at
     """
 
     rows: Counts

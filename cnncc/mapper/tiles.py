@@ -42,8 +42,8 @@ class Tiles(NamedTuple):
     def adds_up(self, extent: Mapping[str, PerPlan | int]) -> dict[str, Flags | bool]:
         """For c, r and s: whether a loop in time over k, h or w runs inside the loop over the dimension.
 
-        If both loops run, the GLB adds up partial sums. So it does where fewer PEs add up a rest, in the loop over the
-        dimension and in those around it. extent: indices of k, h and w in a block.
+        If both loops run, the GLB adds up partial sums. If fewer PEs add up a rest of a dimension (`uneven`), it does
+        so in the loop over that dimension and in the loops around it, too. extent: indices of k, h and w in a block.
         """
         inside = _inside(self.form.order)
         return {

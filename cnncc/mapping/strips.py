@@ -44,7 +44,7 @@ def is_of_strip(name: str, strip: str) -> bool:
 
 
 def is_meant(name: str, given: str) -> bool:
-    """Whether a name is the one that a user gave, or of a strip of that, or of several strips with that one.
+    """Whether a user means `name` by `given`: it is the same, a strip of it, or several strips with that strip.
 
     >>> [is_meant(name, given) for name, given in (("conv1@3", "conv1"), ("conv1@1-14", "conv1@3"), ("conv1", "conv"))]
     [True, True, False]

@@ -258,9 +258,9 @@ def first_runs(layers: Sequence[GroupLayer]) -> list[int]:
 def transfer_order(layers: Sequence[GroupLayer], waits: Sequence[bool], prefetches: Sequence[bool]) -> list[int]:
     """The layers in the order of their first transfers: weights, params, first blocks. Loads have none.
 
-    What no token of its own says comes before what the first load of the group waits for: layers without such a token,
-    then the one of these with a first block, then the layers with weights. The weights of all layers have one
-    semaphore, so they come in the order in which layers first run, with or without a first block.
+    The group's first load waits for all transfers that no token announces. So layers without a token of their own
+    (`waits_for_weights`) come first, of these the one with a first block last. Layers with a token follow. All weights
+    have one semaphore, so they come in the order in which layers first run, with or without a first block.
     """
     runs = (number for number in first_runs(layers) if not layers[number].is_load)
     return sorted(runs, key=lambda number: (waits[number], prefetches[number] and not waits[number]))

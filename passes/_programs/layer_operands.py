@@ -179,8 +179,8 @@ class Operands:
     def _circle(self, name: str) -> int:
         """The words after which the buffers of a view come round; 0 for a single buffer.
 
-        A commit has one start for all that it reads and writes. If one of its operands alternates, the start moves by a
-        buffer. The others then wrap around after one buffer, so that the move changes nothing for them.
+        A commit has one start position for all that it reads and writes. If the buffers of one operand alternate, this
+        position moves by a buffer. Views of the other operands wrap around after one buffer, so they stay in place.
         """
         stage = self.stages.get(name)
         if name in OF_COMMIT and self.doubled:

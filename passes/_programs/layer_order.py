@@ -118,7 +118,7 @@ class IterationOrder:
         return total
 
     def strides(self, staged: int) -> dict[int, int] | None:
-        """How many blocks pass from one iteration of passed loop to its next; None where they would not alternate.
+        """For each passed loop, how many blocks pass from one iteration to the next; None if they would not alternate.
 
         A loop has one stride in all bodies of a program, which decides between two buffers: it is even in all, or odd.
         """

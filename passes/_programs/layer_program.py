@@ -193,7 +193,7 @@ class ProgramWalk:
         return result
 
     def _spread(self, depth: int, at: Position, operand: str = "") -> Position:
-        """A position with the PEs of the loops in space inside it, and what each of these PEs has of it.
+        """A position spread over the PEs of the loops in space inside it: these PEs, and the part that each has.
 
         operand: what is to be loaded there. Raises Refusal where PEs would not have the same at all times.
         """

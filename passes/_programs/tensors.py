@@ -156,7 +156,7 @@ class ArrayTensors:
         return replace(home, image=apart) if apart else home
 
     def columns(self, home: ActivationLayout, first: int) -> ActivationLayout:
-        """Where the columns from `first` on of what lies at `home` begin."""
+        """The layout of a value's columns from `first` on. home: that of the whole value."""
         if not first:
             return home
         tensor, name = self.declared[home.tensor], f"{home.tensor}.columns{first}"
