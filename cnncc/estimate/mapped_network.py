@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as Map
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from xdsl.dialects.func import FuncOp
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
@@ -24,11 +26,11 @@ from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.residency import glb_budgets
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
-EMPTY: Mapping[LayerOp, nest.Mapping] = {}
-Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
+EMPTY: Map[LayerOp, Mapping] = {}
+Streamed = Map[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
 
 
-def streamed(func: FuncOp, alone: Mapping[LayerOp, nest.Mapping] = EMPTY) -> Streamed:
+def streamed(func: FuncOp, alone: Map[LayerOp, Mapping] = EMPTY) -> Streamed:
     """What the mappings of a network's layers stream. alone: those that layers in groups would have without groups."""
     network = Network(func)
     return {
@@ -49,7 +51,7 @@ def budgets(func: FuncOp, arch: Arch, moves: Streamed) -> dict[LayerOp, GlbBudge
     return dict(glb_budgets(network, resident, arch))
 
 
-def mapping_in(layer: LayerOp) -> nest.Mapping:
+def mapping_in(layer: LayerOp) -> Mapping:
     """What is chosen for a layer, or what its nest is."""
     return goal_of(layer) or nest.mapping_of(layer)
 
@@ -68,7 +70,7 @@ class MappedNetwork:
     parts: Sequence[Part]
     candidates: Callable[[Arch], Candidates] | None
     groups: Sequence[LayerGroup] = ()
-    alone: Mapping[LayerOp, nest.Mapping] = field(default_factory=dict[LayerOp, nest.Mapping])
+    alone: Map[LayerOp, Mapping] = field(default_factory=dict[LayerOp, Mapping])
 
     def layer(self, label: str) -> LayerOp:
         """The layer of this label."""
@@ -86,7 +88,7 @@ class MappedNetwork:
             return budget
         return replace(budget, words=glb_words(layer_shape(layer), self.arch, mapping))
 
-    def with_mapping(self, label: str, mapping: nest.Mapping, arch: Arch) -> list[Part]:
+    def with_mapping(self, label: str, mapping: Mapping, arch: Arch) -> list[Part]:
         """The program on an array with another mapping of a layer. The other layers keep theirs.
 
         Weights are prefetched if the GLB has space for them under these mappings. Behind a group that a schedule names,

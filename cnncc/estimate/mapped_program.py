@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
-from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.ir_files import dump_file
@@ -21,6 +20,7 @@ from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.cores_counts import all_counts
 from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.energy import with_energy
@@ -134,9 +134,7 @@ def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Pr
         return refusal
 
 
-def _cloned(
-    module: ModuleOp, choice: GroupChoice | None
-) -> tuple[FuncOp, list[LayerGroup], dict[LayerOp, nest.Mapping]]:
+def _cloned(module: ModuleOp, choice: GroupChoice | None) -> tuple[FuncOp, list[LayerGroup], dict[LayerOp, Mapping]]:
     """A copy of the network, the groups of its layers, and the mappings that these would have without groups."""
     func, copy = (next(op for op in each.ops if isinstance(op, FuncOp)) for each in (module, module.clone()))
     layers = [[op for op in each.walk() if isinstance(op, LayerOp)] for each in (func, copy)]

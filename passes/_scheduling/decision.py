@@ -13,7 +13,8 @@ value less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as Map
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,7 +23,6 @@ from typing import NamedTuple
 from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
-from cnncc.dialects import nest
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
@@ -30,6 +30,7 @@ from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._programs.glb_packing import Lifetime, pack
 from cnncc.passes._scheduling.candidates import Candidates, WantedMapping, label
@@ -51,7 +52,7 @@ from cnncc.passes._scheduling.residency import (
 from cnncc.passes._scheduling.schedule_file import RESIDENT
 from cnncc.passes._scheduling.smaller_budgets import LayerCandidates, choice_of, try_smaller_budgets
 
-Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
+Mappings = dict[LayerOp, Mapping | None]  # None: the nest that the layer has
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _place_outputs(network: Network, candidates: Candidates) -> list[Value]:
     return streamed
 
 
-def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
+def _nests(mappings: Mappings) -> dict[LayerOp, Mapping]:
     """The mappings, with those that layers have as nests."""
     return {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
 
@@ -233,7 +234,7 @@ def _first_candidates(layer: LayerOp, budget: GlbBudget, candidates: Candidates)
 
 
 def _check_layers(
-    network: Network, resident: Sequence[Value], budgets: Mapping[LayerOp, GlbBudget], candidates: Candidates
+    network: Network, resident: Sequence[Value], budgets: Map[LayerOp, GlbBudget], candidates: Candidates
 ) -> None:
     """Raise what keeps layers from having a mapping, of all of them together. No search has been done then."""
     refusals, failed = Refusals(), list[tuple[LayerOp, GlbTooSmall]]()

@@ -11,17 +11,18 @@ Then `decision.py` maps the other layers anew, and `settle` takes the best of wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping as Map
 from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 from cnncc.arch.model import Energy
-from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.arrays import NEVER
 from cnncc.mapper.costs import cost_of
 from cnncc.mapper.objective import Figures
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_search import Candidate, GroupForm, GroupSearch, Mappings
@@ -40,9 +41,7 @@ MOST_FASTEST = 3  # of these, for the fewest cycles
 MappingT = TypeVar("MappingT")
 
 
-def with_groups(
-    mappings: Mapping[LayerOp, MappingT], groups: Sequence[LayerGroup]
-) -> dict[LayerOp, MappingT | nest.Mapping]:
+def with_groups(mappings: Map[LayerOp, MappingT], groups: Sequence[LayerGroup]) -> dict[LayerOp, MappingT | Mapping]:
     """The mappings of a network's layers, with those of groups in place of others."""
     return {**mappings, **{layer: each for group in groups for layer, each in group.mappings.items()}}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping as Map
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,6 @@ from typing import NamedTuple
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import SSAValue
 
-from cnncc.dialects import nest
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
@@ -22,7 +22,7 @@ from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.mapping.groups import KINDS, STREAMED
-from cnncc.mapping.mapping import Loop, Stage
+from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.group_bounds import least_group_cycles
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import program_cycles
@@ -42,7 +42,7 @@ MOST_HEIGHTS = 2  # of stripes: the highest that fit
 SHARE_OF_SUMS = 0.5
 MOST_WIDTHS = 2  # of strips: the widest that fit, and the widest that are all alike
 
-Mappings = Mapping[LayerOp, nest.Mapping]
+Mappings = Map[LayerOp, Mapping]
 
 
 class GroupForm(NamedTuple):
@@ -316,7 +316,7 @@ class GroupSearch:
             if value.root not in own and value.first <= max(numbers) and value.last >= min(numbers)
         )
 
-    def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
+    def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: Mapping | None) -> Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
         streamed = set(self.mappings[layer].glb_stages) | ({"output"} if is_result(layer) else set[str]())
@@ -326,7 +326,7 @@ class GroupSearch:
         around = (*((Loop("n"),) if layer.sizes.data.n > 1 else ()), Loop("h", rows))
         buffers = buffers_of(streamed, form.single)
         stages = [Stage(operand, "glb", len(around), count) for operand, count in buffers.items()]
-        return nest.Mapping(around, tuple(stages))
+        return Mapping(around, tuple(stages))
 
     def _tasks(self, form: GroupForm, sums: bool, first: bool) -> list[SearchTask]:
         """The searches for the mappings of stripes. sums: see `stripe_task`.
@@ -369,7 +369,7 @@ class GroupSearch:
         if cycles < least:
             yield self._candidate(form, best, cycles, cost)
 
-    def _group(self, form: GroupForm, nests: Sequence[nest.Mapping], slack: Sequence[int] = ()) -> LayerGroup:
+    def _group(self, form: GroupForm, nests: Sequence[Mapping], slack: Sequence[int] = ()) -> LayerGroup:
         """The group of this form. slack: see `with_rings`."""
         layers = self.network.layers[form.first : form.last + 1]
         group = with_rings(layers, nests, form.loaded, slack, form.rowwise)
@@ -390,9 +390,9 @@ class GroupSearch:
             cost += count * part.least_cost(self.arch, self.costs)
         return self._candidate(form, group, cycles, cost)
 
-    def _nests(self, form: GroupForm, tasks: Sequence[SearchTask]) -> list[nest.Mapping] | None:
+    def _nests(self, form: GroupForm, tasks: Sequence[SearchTask]) -> list[Mapping] | None:
         """The nests of layers in stripes; None where one has none with its weights in the GLB."""
-        nests = list[nest.Mapping]()
+        nests = list[Mapping]()
         for (layer, rows, _), task in zip(self._stripes(form), tasks, strict=True):
             mapping = whole_mapping(searched(task))
             if mapping is None:
@@ -420,10 +420,10 @@ def is_closed(run: Sequence[LayerOp]) -> bool:
     return all(use.operation in run for layer in run[:-1] for use in layer.result.uses)
 
 
-def _in_loop(mapping: nest.Mapping, loop: Loop) -> nest.Mapping:
+def _in_loop(mapping: Mapping, loop: Loop) -> Mapping:
     """A nest that runs once for each of some columns. Weights and params still come once."""
     stages = [stage if stage.memory == "glb" else replace(stage, depth=stage.depth + 1) for stage in mapping.stages]
-    return nest.Mapping((loop, *mapping.loops), tuple(sorted(stages, key=lambda stage: stage.depth)))
+    return Mapping((loop, *mapping.loops), tuple(sorted(stages, key=lambda stage: stage.depth)))
 
 
 def _is_legal(group: LayerGroup) -> bool:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Mapping as Map
 
 from xdsl.ir import BlockArgument, SSAValue
 
-from cnncc.dialects import nest
 from cnncc.dialects._columns import ColumnsOp, columns_of
 from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.mapping.groups import RowRead
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._programs.tensors import uses
 from cnncc.passes._scheduling.nest_layers import label_of, rows_apart
 
 
 def loaded_values(
-    layers: Sequence[LayerOp], rows: int, nests: Mapping[LayerOp, nest.Mapping], others: Collection[LayerOp] = ()
+    layers: Sequence[LayerOp], rows: int, nests: Map[LayerOp, Mapping], others: Collection[LayerOp] = ()
 ) -> Iterator[list[SSAValue]]:
     """Choices of values to load, the best one first; the last one is none.
 
@@ -66,13 +67,13 @@ def _row_words(value: SSAValue) -> int:
     return channels * cols
 
 
-def _is_streamed(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping]) -> bool:
+def _is_streamed(value: SSAValue, layers: Sequence[LayerOp], nests: Map[LayerOp, Mapping]) -> bool:
     """Whether the value lies in DRAM for all layers that read it."""
     return all(read.operand in nests[layer].glb_stages for layer, read in _readers(value, layers))
 
 
 def _is_for_these(
-    value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping], others: Collection[LayerOp]
+    value: SSAValue, layers: Sequence[LayerOp], nests: Map[LayerOp, Mapping], others: Collection[LayerOp]
 ) -> bool:
     """Whether the value is an input of the network that a group alone reads; never in nests without stages."""
     whole = columns_of(value).whole

@@ -6,26 +6,26 @@ The rules, MAP-2 to MAP-5 and MAP-9, are in docs/mapping.md. The stages that a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Map
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby, product
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects import nest
-from cnncc.mapping.mapping import AXES, DIMS, LANES, REDUCTION_DIMS
+from cnncc.mapping.mapping import AXES, DIMS, LANES, REDUCTION_DIMS, Mapping
 from cnncc.mapping.notation import Item, LoopItem, NotationError, read
 from cnncc.mapping.text import mapping_from
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 
 Part = Sequence[int]  # loops, by their number in a text
-Sizes = Mapping[str, int]  # of tiles, by dimension
+Sizes = Map[str, int]  # of tiles, by dimension
 OUTPUTS = "nhw"
 
 
-def completions(text: str, shape: LayerShape, arch: Arch) -> Iterator[nest.Mapping]:
+def completions(text: str, shape: LayerShape, arch: Arch) -> Iterator[Mapping]:
     """All loops of a mapping, with the stages that the text says, for each size of blocks that may be tried.
 
     The largest comes first (rule MAP-9). Raises NotationError saying what to write.
@@ -37,7 +37,7 @@ def completions(text: str, shape: LayerShape, arch: Arch) -> Iterator[nest.Mappi
 
 
 @lru_cache(maxsize=4096)
-def _completed(text: str, shape: LayerShape, arch: Arch, blocks: tuple[int, ...]) -> nest.Mapping:
+def _completed(text: str, shape: LayerShape, arch: Arch, blocks: tuple[int, ...]) -> Mapping:
     terms = _Terms(text, shape, arch)
     return terms.completed(dict(zip(terms.open_blocks(), blocks, strict=True)))
 
@@ -130,14 +130,14 @@ class _Terms:
         most = self._most(i, {})
         return sorted({-(-most // (1 << shift)) for shift in range(most.bit_length() + 1)}, reverse=True)
 
-    def _most(self, i: int, steps: Mapping[int, int]) -> int:
+    def _most(self, i: int, steps: Map[int, int]) -> int:
         """What loop i goes over at most: the nearest step around it that is known, or the layer's size."""
         outer = [self.terms[each].step or steps.get(each) for each in self.over[self.terms[i].dim] if each < i]
         return next((step for step in reversed(outer) if step), self.shape.sizes.of(self.terms[i].dim))
 
     # -- the rest ------------------------------------------------------------------------------------------------
 
-    def completed(self, blocks: Mapping[int, int]) -> nest.Mapping:
+    def completed(self, blocks: Map[int, int]) -> Mapping:
         """The mapping with these blocks whose macro-instructions take the fewest cycles (MAP-5)."""
         best: tuple[tuple[int, ...], list[LoopItem]] | None = None
         for box in self._boxes(blocks):
@@ -149,7 +149,7 @@ class _Terms:
         items: list[Item] = [next(left) if isinstance(item, LoopItem) else item for item in self.items]
         return mapping_from(items, self.text, self.shape.sizes)
 
-    def _boxes(self, blocks: Mapping[int, int]) -> Iterator[Sizes]:
+    def _boxes(self, blocks: Map[int, int]) -> Iterator[Sizes]:
         """Sizes of the tiles in the box that are left out, for which the register files have room (MAP-5)."""
         fixed, open_ = dict.fromkeys(map(str, DIMS), 1), dict[str, list[int]]()
         for dim, loops in self.over.items():
@@ -199,7 +199,7 @@ class _Terms:
             left //= lanes[term.dim] if term.pes is None else 1
         return lanes
 
-    def _fitting(self, sizes: dict[str, int], open_: Mapping[str, list[int]]) -> Iterator[Sizes]:
+    def _fitting(self, sizes: dict[str, int], open_: Map[str, list[int]]) -> Iterator[Sizes]:
         """All combinations that fit; where nothing does, the least."""
         if not open_:
             yield sizes
@@ -217,7 +217,7 @@ class _Terms:
         few = prod(box[dim] for dim in OUTPUTS) <= self.arch.pe.max_pixels
         return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
 
-    def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[LoopItem]:
+    def _with(self, box: Sizes, blocks: Map[int, int]) -> list[LoopItem]:
         """The loops with PEs and tile sizes (MAP-3, MAP-4), from the innermost outwards."""
         terms = list(self.terms)
         lanes = self._lanes(box)

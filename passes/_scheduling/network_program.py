@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import Part, copies, program_cycles
 from cnncc.model.timed_program import PredictedCycles
@@ -17,11 +18,11 @@ from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import input_words, lifetimes, output_words, prefetched_layers
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
-Plans = Mapping[LayerOp, LayerPlan | None]  # None: the model does not know the layer by itself
+Plans = Map[LayerOp, LayerPlan | None]  # None: the model does not know the layer by itself
 
 
 def network_parts(
-    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup]
+    network: Network, arch: Arch, nests: Map[LayerOp, Mapping], plans: Plans, groups: Sequence[LayerGroup]
 ) -> list[Part]:
     """The parts of the program, with what has a place in the GLB early enough to be prefetched.
 
@@ -44,7 +45,7 @@ def network_parts(
 
 
 def network_cycles(
-    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup]
+    network: Network, arch: Arch, nests: Map[LayerOp, Mapping], plans: Plans, groups: Sequence[LayerGroup]
 ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
     """The cycles of the network, and of its parts by label; None where groups do not fit the GLB.
 

@@ -6,14 +6,15 @@ layer more. So layers get them one by one, as long as all tensors still have a p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
-from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
+from cnncc.mapping.mapping import Mapping
 from cnncc.passes._programs.glb_packing import Lifetime, fits
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import LayerGroup
@@ -23,7 +24,7 @@ from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
 
 def lifetimes(
-    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup]
+    network: Network, arch: Arch, mappings: Map[LayerOp, Mapping], groups: Sequence[LayerGroup]
 ) -> dict[str, Lifetime]:
     """What is in the GLB, by name, when nothing is prefetched.
 
@@ -54,7 +55,7 @@ def _times(groups: Sequence[LayerGroup]) -> int:
 
 
 def prefetched_layers(
-    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup]
+    network: Network, arch: Arch, mappings: Map[LayerOp, Mapping], groups: Sequence[LayerGroup]
 ) -> list[LayerOp]:
     """The layers whose weights the GLB has words for. mappings: of all layers. Layers in groups wait for theirs."""
     lives = lifetimes(network, arch, mappings, groups)
@@ -75,17 +76,17 @@ def prefetched_layers(
     return fitting
 
 
-def input_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
+def input_words(network: Network, mappings: Map[LayerOp, Mapping]) -> list[int]:
     """Words of each input that is copied to the GLB before the first layer, which may be prefetched meanwhile."""
     return [value.words for value in network.copied_in(resident_values(network, mappings))]
 
 
-def output_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
+def output_words(network: Network, mappings: Map[LayerOp, Mapping]) -> list[int]:
     """Words of each result of the network that is copied from the GLB to DRAM behind the last layer."""
     return [value.words for value in network.copied_out(resident_values(network, mappings))]
 
 
-def resident_values(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[Value]:
+def resident_values(network: Network, mappings: Map[LayerOp, Mapping]) -> list[Value]:
     """The values that no mapping streams."""
     streamed = {
         root

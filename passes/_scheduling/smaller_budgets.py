@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import STREAMED_WAIT_PART, WAIT_PART, LayerChoice, added_cycles
 from cnncc.mapper.costs import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates, WantedMapping
@@ -38,27 +38,27 @@ class LayerCandidates:
 
     layer: LayerOp
     budget: GlbBudget
-    mappings: list[nest.Mapping | None]
-    cheaper: list[nest.Mapping]
+    mappings: list[Mapping | None]
+    cheaper: list[Mapping]
 
-    def add(self, front: Sequence[nest.Mapping | None]) -> None:
+    def add(self, front: Sequence[Mapping | None]) -> None:
         """The mappings of a front, the fastest first."""
         fastest, *others = front
         self.mappings.extend([fastest] * (fastest not in self.mappings))
         self.cheaper.extend(each for each in others if each is not None and each not in self.cheaper)
 
-    def all(self) -> list[nest.Mapping | None]:
+    def all(self) -> list[Mapping | None]:
         """All candidates, the fastest first."""
         return list(dict.fromkeys([*self.mappings, *self.cheaper]))
 
 
-def prefetchable(mapping: nest.Mapping) -> list[str]:
+def prefetchable(mapping: Mapping) -> list[str]:
     """The operands that can be prefetched: weights and parameters that are staged once, or in two buffers."""
     stages = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
     return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
 
-def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch, costs: Energy | None = None) -> LayerChoice:
+def choice_of(layer: LayerOp, mapping: Mapping | None, arch: Arch, costs: Energy | None = None) -> LayerChoice:
     """A mapping of a layer as the chain sees it, with its cost if there are prices."""
     shape_, residual = layer_shape(layer), layer.residual is not None
     if mapping is None:
@@ -157,6 +157,6 @@ def _cycles(choice: LayerChoice, arch: Arch) -> int:
     return layer_cycles(replace(choice.plan, prefetched=PREFETCHED), arch) if choice.plan else 0
 
 
-def _moves(mapping: nest.Mapping | None) -> bool:
+def _moves(mapping: Mapping | None) -> bool:
     """Whether the DMA is busy while a layer runs."""
     return mapping is not None and any(stage.memory == "glb" and stage.depth for stage in mapping.stages)
