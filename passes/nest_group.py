@@ -12,9 +12,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._columns import JoinOp
 from cnncc.dialects.cnn import ConcatOp, HostOp
-from cnncc.dialects.nest import GroupOp, LayerOp, image_shape, mapping_of, operands
+from cnncc.dialects.nest import GroupOp, JoinOp, LayerOp, image_shape, mapping_of, operands
 from cnncc.errors import Refusal, plural
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import Mapping, mapping_problem

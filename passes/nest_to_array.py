@@ -28,9 +28,19 @@ from xdsl.rewriter import Rewriter
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
-from cnncc.dialects._columns import ColumnsOp, JoinOp, columns_of
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape, value_key
-from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp, LoadOp, group_layers, image_shape, mapping_of
+from cnncc.dialects.nest import (
+    ColumnsOp,
+    CoresOp,
+    GroupOp,
+    JoinOp,
+    LayerOp,
+    LoadOp,
+    columns_of,
+    group_layers,
+    image_shape,
+    mapping_of,
+)
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Refusal, Refusals

@@ -116,6 +116,12 @@ def test_repository_wrong_imports_are_found(importer: str, source: str, wrong: l
     assert wrong_way(importer, source) == wrong
 
 
+def test_repository_helpers_of_dialects_are_used_by_dialects_alone() -> None:
+    others = {name: path for name, path in MODULES.items() if not name.startswith("cnncc.dialects")}
+    targets = {(name, target) for name, path in others.items() for target in imports(path.read_text())}
+    assert {(name, target) for name, target in targets if target.startswith("cnncc.dialects._")} == set()
+
+
 def circles() -> list[set[str]]:
     """Modules that import each other, perhaps by way of others, inside functions and for types too."""
     graph = {

@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.cnn import value_key
-from cnncc.dialects.nest import GroupOp, LayerOp, LoadOp, group_layers, image_shape
+from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, LayerOp, LoadOp, group_layers, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer
 from cnncc.eval._layer_run import LayerRun

@@ -11,9 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
-from cnncc.dialects.nest import CoresOp, GroupOp, LayerOp
+from cnncc.dialects.nest import ColumnsOp, CoresOp, GroupOp, JoinOp, LayerOp
 from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
 from cnncc.eval import cnn

@@ -21,9 +21,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
-from cnncc.dialects._columns import ColumnsOp, JoinOp, columns_of
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape
-from cnncc.dialects.nest import CoresOp, LayerOp, LoadOp, image_shape, mapping_of
+from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.mapping.groups import GroupLayer

@@ -16,9 +16,8 @@ from xdsl.dialects.builtin import IntegerAttr, StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from cnncc.dialects._columns import ColumnsOp, JoinOp
 from cnncc.dialects.cnn import WindowAttr, shape, value_key
-from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape, mapping_of
+from cnncc.dialects.nest import ColumnsOp, JoinOp, LayerOp, SizesAttr, build_nest, image_shape, mapping_of
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from cnncc.mapping.strips import strip_name

@@ -11,8 +11,17 @@ from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAt
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._columns import ColumnsOp, JoinOp
-from cnncc.dialects.nest import GroupOp, LayerOp, LoadOp, YieldOp, build_nest, image_shape, reads_of_values
+from cnncc.dialects.nest import (
+    ColumnsOp,
+    GroupOp,
+    JoinOp,
+    LayerOp,
+    LoadOp,
+    YieldOp,
+    build_nest,
+    image_shape,
+    reads_of_values,
+)
 from cnncc.errors import Refusal, one_line
 from cnncc.mapper.costs import cost_of
 from cnncc.mapper.least_cost import least_cost

@@ -7,8 +7,7 @@ from collections.abc import Mapping as Map
 
 from xdsl.ir import BlockArgument, SSAValue
 
-from cnncc.dialects._columns import ColumnsOp, columns_of
-from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
+from cnncc.dialects.nest import ColumnsOp, LayerOp, columns_of, image_shape, reads_of_values
 from cnncc.mapping.groups import RowRead
 from cnncc.mapping.mapping import Mapping
 from cnncc.passes._programs.tensors import uses
