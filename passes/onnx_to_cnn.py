@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import ReturnOp
 from xdsl.passes import ModulePass
 
 from cnncc.context import note, weights_of
+from cnncc.dialects._main_function import main_function
+from cnncc.dialects.onnx import AbsentOp, NodeOp
+from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.lowering import lower
 
@@ -51,4 +55,7 @@ class OnnxToCnnPass(ModulePass):
         if "cnn.macs_total" in op.attributes:
             note(ctx, "onnx-to-cnn: nothing to do: the module is lowered already")
             return
+        for other in main_function(op).body.block.ops:
+            if not isinstance(other, NodeOp | AbsentOp | ConstantOp | ReturnOp):
+                raise Refusal(f"onnx-to-cnn: {other.name} is no node of ONNX: give IR of the onnx level")
         lower(op, weights_of(ctx), self.operand_bits, self.psum_bits)
