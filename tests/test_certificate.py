@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cli_cases import SAMPLES, refused, save
-from searches import search_with
+from searches import SHORT, search_with
 from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 from test_objectives import ARCH, tasks
@@ -21,7 +21,6 @@ from cnncc.certificate.least_costs import least_words, prices_of, streamed_least
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import block_plans, bound, chain, front, least_cost, search, space
-from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Objective
 from cnncc.mapping.mapping import Sizes
 from cnncc.mapping.text import parse
@@ -194,7 +193,7 @@ def test_certificate_of_another_array_is_refused(lenet: Json, tmp_path: Path) ->
 
 
 def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search_with(monkeypatch, Effort(points=20, runs=10))
+    search_with(monkeypatch, SHORT)
     arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
     net = save(branches(image_for(240)), tmp_path / "net.onnx")
     found = written(net, arch, file)
@@ -210,7 +209,7 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_no_bound_above_a_known_mapping_is_stated_or_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a mapping beyond the space may take less than the bounds of the space say. It is not proven by that."""
-    search_with(monkeypatch, Effort(points=20, runs=10))
+    search_with(monkeypatch, SHORT)
     arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
     net = save(branches(image_for(240)), tmp_path / "net.onnx")
     monkeypatch.setattr("cnncc.certificate.certificate.streamed_least", lambda *_: 10**9)
