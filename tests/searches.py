@@ -15,7 +15,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling import residency, smaller_budgets
 from cnncc.util import processors
 
-SHORTEST = {"front_tiles": 0, "more": 1}
+SHORTEST = {"front_tiles": 0, "more": 1, "local_starts": 1}
 SHORT = Effort(points=20, tiles=100, runs=2, streamed_points=10, streamed_tiles=100, patience=2, few_runs=2, **SHORTEST)
 FEWEST = Effort(points=20, tiles=20, runs=1, streamed_points=20, streamed_tiles=20, patience=1, first=True, **SHORTEST)
 SHORT_FRONTS = replace(SHORT, front_tiles=10, front_in_vain=2)

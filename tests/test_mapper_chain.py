@@ -239,7 +239,7 @@ def test_results_that_take_much_of_the_glb_are_streamed(monkeypatch: pytest.Monk
 
 def test_a_first_layer_is_mapped_with_its_weights_in_dram(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """CHAIN-1. The GLB holds all weights; but the layer need not wait for all of them. The page's example."""
-    search_with(monkeypatch, Effort(front_tiles=0))
+    search_with(monkeypatch, Effort(front_tiles=0, local_starts=1))
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[1] * 4, strides=[2, 2])]
     model = save(build(nodes, {"x": (1, 6, 20, 6)}, ["y"], {"w": noise(2, 50, 6, 3, 3)}), tmp_path / "net.onnx")
     preset = load_arch("spatial-8x8")
