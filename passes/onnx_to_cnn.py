@@ -10,10 +10,10 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.passes import ModulePass
 
 from cnncc.context import note, weights_of
-from cnncc.dialects._main_function import main_function
 from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
+from cnncc.main_function import main_function
 from cnncc.passes._onnx.lowering import lower
 
 OPERAND_BITS = (2, 16)
