@@ -253,6 +253,11 @@ def test_estimate_what_if_refuses(tmp_path: Path) -> None:
         ("dram.bandwidth=7", "--what-if [dram]: "),
         ("foo.bar=16", "--what-if: the architecture file has no table [foo]"),
         ("clock_mhz=100", "--what-if clock_mhz=100: cycles do not depend on clock_mhz"),
+        (
+            "cores.latency_cycles=3",
+            "cores.latency_cycles is of layers side by side (docs/cores.md): change it in a file",
+        ),
+        ("cores.most=99", "--what-if [cores]: most = 99 is outside 1 to"),
     ):
         assert says in refused("estimate", LENET, *LENET_OPTIONS, "--what-if", text)
     twice = ("--what-if", "dram.words_per_cycle=9", "--what-if", "dram.words_per_cycle=8")

@@ -17,6 +17,7 @@ KEYS = (  # on which no program depends
     "pe.words_per_cycle", "pe.weight_halves", "pe.ifmap_halves", "pe.psum_halves",
 )  # fmt: skip
 NO_CYCLES = ("energy.", "clock_mhz")
+SIDE_BY_SIDE = "cores."
 ANY = "spatial-8x8"  # all arrays have the same keys
 CHANGE = ("cycles", "cycles then", "change")
 
@@ -36,6 +37,9 @@ def read_changes(texts: Sequence[str]) -> Config:
         with_config(load_arch(ANY), {key: changes[key]}, "--what-if")
         if key.startswith(NO_CYCLES):
             raise Refusal(f"--what-if {text}: cycles do not depend on {key}: change it in a file for --arch")
+        if key.startswith(SIDE_BY_SIDE):
+            what = f"{key} is of layers side by side (docs/cores.md)"
+            raise Refusal(f"--what-if {text}: {what}: change it in a file for --arch")
         raise Refusal(
             f"--what-if {text}: programs depend on {key}, so the mappings cannot be kept; "
             f"`cnncc explore --vary {text}` maps the network anew"
