@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import onnx.parser
@@ -18,11 +18,12 @@ from examples import SEED, examples
 from group_cases import PRESETS, Chain, random_chain, turn, two_convolutions
 from onnx import numpy_helper
 from test_group_programs import checked, program_of
+from xdsl.ir import SSAValue
 from xdsl.parser import Parser
 
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.certificate.certificate import certificate, check
-from cnncc.dialects.nest import GroupOp, group_layers, image_shape
+from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, image_shape
 from cnncc.driver import group_text
 from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, new_context
 from cnncc.driver.program_parts import predicted_counters
@@ -31,7 +32,10 @@ from cnncc.errors import Refusal
 from cnncc.estimate.mapped_program import of_model
 from cnncc.machine.races import races
 from cnncc.mapper.objective import OBJECTIVES, Objective
-from cnncc.mapping.groups import GroupLayer
+from cnncc.mapping import text as mapping_text
+from cnncc.mapping.groups import LOAD, GroupLayer, RowRead
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage
+from cnncc.model.layer_shape import LayerShape
 from cnncc.passes._scheduling import decision
 from cnncc.passes._scheduling.group_choice import GroupChoice, MappedLayers, paths
 from cnncc.passes._scheduling.group_report import Costs
@@ -40,6 +44,7 @@ from cnncc.passes._scheduling.layer_groups import LayerGroup, groups_attr, group
 from cnncc.passes._scheduling.schedule_file import GivenGroup
 from cnncc.passes.nest_group import NestGroupPass
 from cnncc.util.progress import silent
+from cnncc.window import Window
 
 
 def small_array(
@@ -393,3 +398,16 @@ def test_groups_are_never_worse(name: str, slack: float, tmp_path: Path) -> None
             case _:
                 moved = [words["words"]["dram_read"] + words["words"]["dram_write"] for words in (with_groups, without)]
                 assert moved[0] <= moved[1]
+
+
+def test_what_is_loaded_is_staged_outside_the_register_files() -> None:
+    """Also where nothing runs between the loop over stripes and a stage in the register files."""
+    nest = Mapping((Loop("h"), Loop("w", keep=True)), (Stage("ifmap", "rf", 1, 2),))
+    sizes, layer = Sizes(1, 1, 1, 6, 3, 1, 1), cast("LayerOp", "l0")
+    plans = (
+        GroupLayer("l0.ifmap", LOAD, sizes, Mapping(()), 0, keeps=2),
+        GroupLayer("l0", "max", sizes, nest, 1, reads=(RowRead(0, "ifmap"),)),
+    )
+    shape, value = LayerShape("max", sizes, Window((1, 1)), 0, 6, 3), cast("SSAValue", "x")
+    group = LayerGroup("l0..l1", (layer,), (shape,), plans, (value,))
+    assert mapping_text.text(group.mappings[layer]) == "h > ifmap@glb*2 > ifmap@rf*2 > {w}"

@@ -94,7 +94,7 @@ class LayerGroup:
     def _with_stages(self, plan: GroupLayer) -> Mapping:
         loaded = [read.operand for read in plan.reads if self.plans[read.producer].is_load]
         stages = [*plan.mapping.stages, *(Stage(operand, "glb", plan.depth, 2) for operand in loaded)]
-        return Mapping(plan.mapping.loops, tuple(sorted(stages, key=lambda stage: stage.depth)))
+        return Mapping(plan.mapping.loops, tuple(sorted(stages, key=lambda stage: (stage.depth, stage.memory == "rf"))))
 
     @property
     def options(self) -> GivenGroup:
