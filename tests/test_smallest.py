@@ -16,11 +16,10 @@ from cnncc.arch.model import load_arch
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import search
-from cnncc.mapper.smallest import has_mapping, smallest
+from cnncc.mapper.smallest import has_mapping, may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
 from cnncc.mapping.mapping import Sizes
 from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.model.routes import Nest
 from cnncc.window import Window
 
 ARRAY = load_arch("seed-4x4")
@@ -35,6 +34,7 @@ SMALL = {
     "images": LayerShape("mac", Sizes(2, 3, 2, 4, 4, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 4, 4),
     "fc": LayerShape("mac", Sizes(1, 10, 12, 1, 1, 1, 1), Window((1, 1)), 2, 1, 1),
     "pool": LayerShape("max", Sizes(1, 3, 1, 4, 4, 2, 2), Window((2, 2), (2, 2), group=3), 0, 8, 8),
+    "position": LayerShape("mac", Sizes(1, 5, 3, 4, 2, 2, 1), Window((2, 1)), 2, 5, 2, per_position=True),
     "mean": LayerShape("add", Sizes(1, 3, 1, 1, 1, 4, 4), Window((4, 4), group=3), 2, 4, 4),
 }
 
@@ -58,7 +58,19 @@ def test_no_search_finds_a_smaller_one(name: str, residual: bool) -> None:
             assert has_mapping(shape, ARRAY, room, dataflow) and not has_mapping(shape, ARRAY, less, dataflow)
             for tight in (False, True):
                 found = search(shape, ARRAY, replace(less, tight=tight), dataflow, effort=FEWEST)
-                assert not found or (dataflow != "os" and Nest(shape, small.mapping).has_partial_sums()), streamed
+                assert not found or may_have_mapping(shape, ARRAY, less, dataflow), streamed
+
+
+def test_one_with_fewer_partial_sums_is_searched_for() -> None:
+    """Parameters by position keep blocks from cutting w. Both columns at a time need no partial sums."""
+    shape, streamed = SMALL["position"], frozenset({"ifmap"})
+    small = smallest(shape, ARRAY, GlbBudget(0, streamed))
+    assert small
+    less = [GlbBudget(words, streamed) for words in range(small.words - 12, small.words)]
+    found = [searched(SearchTask(shape, ARRAY, budget)) is not None for budget in less]
+    assert True in found and found == sorted(found)
+    may = [may_have_mapping(shape, ARRAY, budget) for budget in less]
+    assert not may[0] and all(may[number] for number, each in enumerate(found) if each)
 
 
 @pytest.mark.parametrize("name", ["conv3", "shuffled", "depthwise", "fc", "pool"])

@@ -21,7 +21,7 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
 from cnncc.mapper.prices import Prices
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
-from cnncc.mapper.smallest import has_mapping, smallest
+from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -75,7 +75,7 @@ class SearchTask:
         """The fastest mapping."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
-        if not (self.dataflow or has_mapping(self.shape, self.arch, self.budget)):  # of one form there may be others
+        if not may_have_mapping(self.shape, self.arch, self.budget, self.dataflow):
             return None
         effort = self.effort if self.budget.prefetched else self.effort.of_first_layer()  # CHAIN-1
         return replace(self, effort=effort)._with_second_tries() or self._smallest()

@@ -1,8 +1,8 @@
 """The mapping of a layer that takes the fewest words of the GLB, and whether any fits a budget (SPACE-15). No IR.
 
 Mappings are looked at that have one PE, boxes and tiles of single indices, and of each dimension that blocks cut single
-indices or all: some hundreds. Of all forms together none with larger tiles takes fewer words. Of `ws` and `is` alone a
-search may find one with fewer partial sums.
+indices or all: some hundreds. A mapping with larger tiles or boxes takes fewer words only if it has fewer partial sums:
+where it computes at once what single indices compute in several steps. Searches find such mappings.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from cnncc.model.routes import Nest
 
 
 class Small(NamedTuple):
-    """A mapping, and the words of its buffers and partial sums."""
+    """A mapping, the words of its buffers and partial sums, and those of its buffers alone."""
 
     words: int
+    buffers: int
     mapping: Mapping
 
 
@@ -33,6 +34,11 @@ def has_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str 
     """Whether one of them fits the budget. dataflow: of the forms with this name."""
     small = _small(shape, arch, budget, dataflow)
     return any(each.words <= budget.words and can_run(shape, arch, each.mapping, budget.residual) for each in small)
+
+
+def may_have_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "") -> bool:
+    """Whether any mapping may fit the budget: one that is smaller than all of them has fewer partial sums."""
+    return any(each.buffers <= budget.words for each in _small(shape, arch, budget, dataflow))
 
 
 def smallest(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "") -> Small | None:
@@ -55,7 +61,8 @@ def _small(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str) -> I
             mapping = mapping_of(shape, arch, at, plan)
             if mapping not in seen:
                 seen.add(mapping)
-                yield Small(buffer_words(shape, arch, mapping, Nest(shape, mapping).has_partial_sums()), mapping)
+                words, partial = buffer_words(shape, arch, mapping, False), Nest(shape, mapping).has_partial_sums()
+                yield Small(buffer_words(shape, arch, mapping, True) if partial else words, words, mapping)
 
 
 def _plans(shape: LayerShape, budget: GlbBudget, form: Form) -> Iterator[BlockPlan]:
