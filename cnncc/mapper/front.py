@@ -2,7 +2,7 @@
 
 1. Points with equal tiles are looked at together, and so are tiles with blocks of equal sizes: a group.
 2. Groups, then their tiles with a few plans, then the points of these are taken in the order of what they cost at
-   least: the array energy of the cheapest point, and the words of the cheapest plan (`prices.py`).
+   least: the array energy of the cheapest point, and the words of the cheapest plan (`costs.py`).
 3. A point with one plan is a candidate, and is run on the model.
 4. The cycles that the next mapping may take fall from limit to limit, down to those of the fastest mapping.
 

@@ -2,8 +2,8 @@
 
     n > k':2 > [h'||4@rows w'||4@cols] > c > weight@rf*2 > ifmap@rf*2 > {s > r > k''}
 
-`read` and `spelled` are for every text; what one leaves out is None in its records. Texts that say all of a `Mapping`
-are those of `text.py`, one to one. `passes/_scheduling/mapping_completion.py` completes others for a layer
+`read` and `canonical_text` are for every text; what one leaves out is None in its records. Texts that say all of a
+`Mapping` are those of `text.py`, one to one. `passes/_scheduling/mapping_completion.py` completes others for a layer
 and an array.
 """
 

@@ -155,7 +155,7 @@ def _beyond_glb(shape: LayerShape, arch: Arch, given: LayerNumbers, residual: bo
 
 
 def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: LayerNumbers) -> Mapping:
-    """The mapping with these numbers, with the first stages in the GLB that fit. Raises NoRoom where none do."""
+    """The mapping with these numbers, with the first stages in the GLB that fit. Raises GlbTooSmall where none do."""
     least = NOTHING_FITS
     for mapping in _candidates(shape, arch, given, budget):
         if not divides(shape, mapping, budget):

@@ -59,7 +59,7 @@ def written_violations(shape: LayerShape, arch: Arch, written: MappingText, oper
 
 
 def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: MappingText) -> Mapping:
-    """The completed mapping, with stages in the GLB that fit. Raises Refusal, NoRoom where none do."""
+    """The completed mapping, with stages in the GLB that fit. Raises Refusal: GlbTooSmall where none do."""
     best, least = None, NOTHING_FITS
     for loops in completions(written.mapping, shape, arch):
         mapping = without_single(_in_files(loops, shape, arch), shape.sizes)
