@@ -210,12 +210,13 @@ def test_repository_names_say_what_they_hold() -> None:
 
 
 def test_repository_files_that_are_named_exist() -> None:
-    """In docs and docstrings, as `name.py`."""
-    texts = [*MODULES.values(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
-    folders = (ROOT / name for name in ("cnncc", "dialects", "passes", "tests", "samples", "benchmarks"))
-    known = {path.name for folder in folders for path in folder.rglob("*.py")}
-    known |= {"NAME.py", "onnx_merge_relu.py", "compare.py"}  # examples
-    named = {(path.name, name) for path in texts for name in re.findall(r"`(?:[\w/]*/)?(\w+\.py)`", path.read_text())}
+    """In docs, docstrings and comments: by name, or by folder and name."""
+    folders = [ROOT / name for name in ("cnncc", "dialects", "passes", "tests", "samples", "benchmarks")]
+    files = [path.relative_to(ROOT) for folder in folders for path in folder.rglob("*.py")]
+    known = {"/".join(path.parts[first:]) for path in files for first in range(len(path.parts))}
+    known |= {"NAME.py", "cnncc/cli/NAME.py", "passes/onnx_merge_relu.py", "compare.py"}  # examples
+    texts = [*files, *(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = {(path, name) for path in texts for name in re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / path).read_text())}
     assert {(path, name) for path, name in named if name not in known} == set()
 
 
