@@ -40,8 +40,8 @@ from xdsl.irdl.declarative_assembly_format import (
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
+from cnncc.array_instructions import AXES, Axis, Condition, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
 from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default, parse_tuple
-from cnncc.isa.array_instructions import AXES, Axis, Condition, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
 from cnncc.util.wrap import wrapped
 
 RecordT = TypeVar("RecordT")

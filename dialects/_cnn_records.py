@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cnncc.isa.array_instructions import check_slope
+from cnncc.array_instructions import check_slope
 from cnncc.numerics import INT32
 
 

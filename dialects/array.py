@@ -48,41 +48,41 @@ from xdsl.irdl import (
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.array_instructions import AXES as AXES
+from cnncc.array_instructions import Axis as Axis
+from cnncc.array_instructions import Commit as Commit
+from cnncc.array_instructions import Condition
+from cnncc.array_instructions import CorePlace as CorePlace
+from cnncc.array_instructions import Direction as Direction
+from cnncc.array_instructions import Dma as Dma
+from cnncc.array_instructions import Engine as Engine
+from cnncc.array_instructions import Extent as Extent
+from cnncc.array_instructions import Host as Host
+from cnncc.array_instructions import IndexTerm as IndexTerm
+from cnncc.array_instructions import Load as Load
+from cnncc.array_instructions import LoadKind as LoadKind
+from cnncc.array_instructions import LoopTerm as LoopTerm
+from cnncc.array_instructions import Mac as Mac
+from cnncc.array_instructions import Memory as Memory
+from cnncc.array_instructions import Names as Names
+from cnncc.array_instructions import Place as Place
+from cnncc.array_instructions import Repeat as Repeat
+from cnncc.array_instructions import Role as Role
+from cnncc.array_instructions import Signal as Signal
+from cnncc.array_instructions import Slots as Slots
+from cnncc.array_instructions import Source as Source
+from cnncc.array_instructions import Start as Start
+from cnncc.array_instructions import Sync as Sync
+from cnncc.array_instructions import Tensor as Tensor
+from cnncc.array_instructions import TokenRoute as TokenRoute
+from cnncc.array_instructions import Tokens as Tokens
+from cnncc.array_instructions import Unit as Unit
+from cnncc.array_instructions import View as View
 from cnncc.dialects._clauses import Clauses, clauses_attr
 from cnncc.dialects._core_tokens import SEMAPHORES, CoreTokens, cores_problems
 from cnncc.dialects._records import field_types
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.weights import RefAttr
-from cnncc.isa.array_instructions import AXES as AXES
-from cnncc.isa.array_instructions import Axis as Axis
-from cnncc.isa.array_instructions import Commit as Commit
-from cnncc.isa.array_instructions import Condition
-from cnncc.isa.array_instructions import CorePlace as CorePlace
-from cnncc.isa.array_instructions import Direction as Direction
-from cnncc.isa.array_instructions import Dma as Dma
-from cnncc.isa.array_instructions import Engine as Engine
-from cnncc.isa.array_instructions import Extent as Extent
-from cnncc.isa.array_instructions import Host as Host
-from cnncc.isa.array_instructions import IndexTerm as IndexTerm
-from cnncc.isa.array_instructions import Load as Load
-from cnncc.isa.array_instructions import LoadKind as LoadKind
-from cnncc.isa.array_instructions import LoopTerm as LoopTerm
-from cnncc.isa.array_instructions import Mac as Mac
-from cnncc.isa.array_instructions import Memory as Memory
-from cnncc.isa.array_instructions import Names as Names
-from cnncc.isa.array_instructions import Place as Place
-from cnncc.isa.array_instructions import Repeat as Repeat
-from cnncc.isa.array_instructions import Role as Role
-from cnncc.isa.array_instructions import Signal as Signal
-from cnncc.isa.array_instructions import Slots as Slots
-from cnncc.isa.array_instructions import Source as Source
-from cnncc.isa.array_instructions import Start as Start
-from cnncc.isa.array_instructions import Sync as Sync
-from cnncc.isa.array_instructions import Tensor as Tensor
-from cnncc.isa.array_instructions import TokenRoute as TokenRoute
-from cnncc.isa.array_instructions import Tokens as Tokens
-from cnncc.isa.array_instructions import Unit as Unit
-from cnncc.isa.array_instructions import View as View
 from cnncc.mapping.channels import Region
 
 TensorAttr = clauses_attr("array.tensor_record", Tensor)

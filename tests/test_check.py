@@ -98,7 +98,7 @@ def test_check_of_weights_without_model_or_array(tmp_path: Path) -> None:
 
 def test_check_prints_lines_in_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(many_problems(), tmp_path / "net.onnx")
-    arch = array_file(tmp_path, words=40)
+    arch = array_file(tmp_path, words=20)
     monkeypatch.setattr(terminal, "terminal_width", lambda: 400)
     lines = invoke("check", path, "--arch", arch).stdout.splitlines()
     start = lines.index("blocking") + 1

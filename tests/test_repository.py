@@ -31,7 +31,7 @@ LAYERS = (
     ("weights", "numerics", "window"),
     ("util", "draws"),
     ("arch", "mapping"),
-    ("isa",),
+    ("isa", "array_instructions"),
     ("context", "quant"),
     ("dialects",),
     ("main_function",),

@@ -30,7 +30,7 @@ SOURCES = (
     "mapping/*.py",
     "window.py",
     "arch/*.py",
-    "isa/array_instructions.py",
+    "array_instructions.py",
     "util/toml.py",
     "numerics.py",
     "errors.py",

@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cnncc.array_instructions import TokenRoute
 from cnncc.errors import Refusal
-from cnncc.isa.array_instructions import TokenRoute
 from cnncc.mapping.channels import Link, buffers
 from cnncc.mapping.groups import GroupLayer
 from cnncc.mapping.mapping import Loop, Mapping

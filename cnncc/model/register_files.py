@@ -15,7 +15,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.isa.array_instructions import AXES, Extent
+from cnncc.array_instructions import AXES, Extent
 from cnncc.mapping.mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.model.layer_shape import Extents, LayerShape, inside
 
