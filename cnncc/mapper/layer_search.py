@@ -81,7 +81,7 @@ class SearchTask:
         return replace(self, effort=effort)._with_second_tries() or self._smallest()
 
     def _smallest(self) -> Result | None:
-        """SPACE-15: the mapping that has room if any has."""
+        """SPACE-15: the smallest mapping, if it has room."""
         small = smallest(self.shape, self.arch, self.budget, self.dataflow)
         if small is None or small.words > self.budget.words:
             return None
