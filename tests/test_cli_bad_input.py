@@ -178,14 +178,14 @@ def test_cli_array_file_of_any_name(folder: Path) -> None:
         assert Path("out.cnb").read_bytes() == Path("right.cnb").read_bytes()
 
 
-# Resource, a size that is too small, the smallest that would do.
+# Resource, a size that is too small, one that would do.
 SMALL = (("glb.words", 20, 48),)
 
 
 @pytest.mark.usefixtures("longer_searches")
 @pytest.mark.parametrize(("resource", "size", "least"), SMALL)
 def test_cli_array_too_small(resource: str, size: int, least: int, folder: Path) -> None:
-    """The message names the resource, its size and the smallest that would do; that one does, one word less not."""
+    """The message names the resource, its size and one that would do: that does, and here one word less does not."""
     key = resource.partition(".")[2]
     part = {"pe": 0, "glb": PRESET.index("[glb]")}[resource.partition(".")[0]]
 
@@ -197,7 +197,7 @@ def test_cli_array_too_small(resource: str, size: int, least: int, folder: Path)
 
     said = refuses(folder, "compile", "net.onnx", "--arch", with_size(size), "-o", "out.cnb")
     assert f"{resource} = {size}" in said or re.search(rf"{resource} \d+, limit {size}\b", said), said
-    assert re.search(rf"(at least|smallest that would do is) {least}\b", said), said
+    assert re.search(rf"\b{least} (or more|would do)", said), said
     assert "c1" in said or "c2" in said
     refuses(folder, "compile", "net.onnx", "--arch", with_size(least - 1), "-o", "out.cnb")
     done("compile", "net.onnx", "--arch", with_size(least), "-o", "out.cnb")

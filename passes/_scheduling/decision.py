@@ -359,7 +359,7 @@ def _check_places(network: Network, resident: Iterable[Value], mappings: Mapping
 
 
 def _glb_too_small(where: str, arch: Arch, needed: int) -> GlbTooSmall:
-    message = f"'{where}': glb.words = {arch.glb.words} is too small: the smallest that would do is {needed}"
+    message = f"'{where}': glb.words = {arch.glb.words} is too small: {needed} would do"
     what, help_ = "values and buffers do not fit", "an array with a larger GLB"
     finding = Finding(what, where=where, resource="glb.words", value=needed, limit=arch.glb.words, help=help_)
     return GlbTooSmall(message, needed, finding)

@@ -32,7 +32,7 @@ class StaysOut(Refusal):
 
 
 def glb_too_small(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") -> GlbTooSmall:
-    """glb.words is too small; the smallest that would do has what lies there already, and the smallest buffers.
+    """glb.words is too small. What lies there already and the smallest buffers would have room in the words it names.
 
     smaller: what of a given mapping would make these smaller.
     """
@@ -41,14 +41,14 @@ def glb_too_small(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") 
     what, need = f"buffers of {least} words{beside} do not fit", resident + least
     return GlbTooSmall(
         f"glb.words = {arch.glb.words} of {arch.name} is too small for buffers of {least} words beside values of "
-        f"{resident} words: the smallest that would do is {need}{f'; or {smaller}' if smaller else ''}",
+        f"{resident} words: {need} would do{f'; or {smaller}' if smaller else ''}",
         need,
         Finding(
             what,
             resource="glb.words",
             value=need,
             limit=arch.glb.words,
-            help=f"{smaller}{', or ' if smaller else ''}an array with glb.words of at least {need}",
+            help=f"{smaller}{', or ' if smaller else ''}an array with glb.words of {need} or more",
         ),
     )
 
