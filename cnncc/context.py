@@ -31,7 +31,8 @@ class CompilerContext(Context):
     - progress: receives the current step of a pass that takes long
     - note: receives what a user of a pass by hand may not expect
     - warning: receives what a user of any command may not expect
-    - decided: receives what a pass has decided that is more than the IR says: `Decision`, of `nest-assign-mapping`
+    - decided: receives what a pass has decided that is more than the IR says: `Decision` of `nest-assign-mapping`,
+      `CoreChain` of `nest-cores`
     - processes: the number that a pass may use; None: one for each core
     """
 

@@ -95,6 +95,8 @@ class NestCoresPass(ModulePass):
             if str(refusal).startswith(self.name):
                 raise
             raise Refusal(f"{self.name}: {refusal}") from refusal
+        if isinstance(ctx, CompilerContext):
+            ctx.decided(chain)
         cores_op(chain)
         mark(op, arch)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -15,12 +16,14 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import GroupOp, JoinOp, LayerOp, image_shape, mapping_of, operands
 from cnncc.errors import Refusal, plural
+from cnncc.main_function import main_function
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import Mapping, mapping_problem
 from cnncc.mapping.strips import strip_name
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
+from cnncc.passes._scheduling.group_choice import with_groups
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
     LayerGroup,
@@ -34,6 +37,8 @@ from cnncc.passes._scheduling.layer_groups import (
 )
 from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
+from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.passes._scheduling.stripes import striped, with_least_rings
@@ -91,22 +96,24 @@ class NestGroupPass(ModulePass):
         if self.layers:
             self._apply(op)
             return
-        for group in (*_chosen(op), *(read_schedule(self.schedule).groups if self.schedule else ())):
-            options = {field.name: getattr(group, field.name) for field in fields(group)}
-            replace(self, schedule=None, **options | {"loads": self.loads and group.loads})._apply(op)
+        chosen = [self._of(group) for group in _chosen(op)]
+        given = [self._of(group) for group in (read_schedule(self.schedule).groups if self.schedule else ())]
+        if given and mark_of(op) and not any(each.columns for each in given):
+            _prefetch(op, [each._whole(op) for each in given], marked_array(op, self.arch, self.name))
+        for each in (*chosen, *given):
+            each._apply(op)
+
+    def _of(self, group: GivenGroup) -> NestGroupPass:
+        """The pass that makes this group."""
+        options = {field.name: getattr(group, field.name) for field in fields(group)}
+        return replace(self, schedule=None, **options | {"loads": self.loads and group.loads})
 
     def _apply(self, op: ModuleOp) -> None:
         """Make one group."""
-        labels = [name for name in listed(self.layers) if name] or ["", ""]
-        label = f"{labels[0]}..{labels[-1]}"
-        try:
-            self._check(labels)
-            layers = _in_order(op, labels)
-            self._check_sizes(layers[-1])
-            arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            places = [labels.index(label_of(layer)) for layer in layers]
+        with self._named():
+            layers, arch, places = self._members(op)
             if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
-                _build(label, self._planned(layers, arch, places, layers), arch)
+                _build(self._label, self._planned(layers, arch, places, layers), arch)
                 return
             rolled = may_roll(layers, {layer: _streamed(layer, layers) for layer in layers})
             strips, plans = split_columns(layers, self.columns, rolled), list[LayerGroup]()
@@ -117,11 +124,40 @@ class NestGroupPass(ModulePass):
                 except Refusal as refusal:
                     raise Refusal(f"strip {run.number}: {refusal}") from refusal
             for (run, _), planned in zip(strips, plans, strict=True):
-                _build(strip_name(label, run.number, run.length), planned, arch)
+                _build(strip_name(self._label, run.number, run.length), planned, arch)
+
+    def _whole(self, op: ModuleOp) -> LayerGroup:
+        """The group without strips, which is not made yet."""
+        with self._named():
+            layers, arch, places = self._members(op)
+            return self._planned(layers, arch, places, layers)
+
+    @property
+    def _labels(self) -> list[str]:
+        return [name for name in listed(self.layers) if name] or ["", ""]
+
+    @property
+    def _label(self) -> str:
+        return f"{self._labels[0]}..{self._labels[-1]}"
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Refusals name the group."""
+        try:
+            yield
         except Refusal as refusal:
             if str(refusal).startswith(self.name):
                 raise
-            raise Refusal(f"{self.name}: group '{label}': {refusal}") from refusal
+            raise Refusal(f"{self.name}: group '{self._label}': {refusal}") from refusal
+
+    def _members(self, op: ModuleOp) -> tuple[list[LayerOp], Arch | None, list[int]]:
+        """The layers in the order of the program, the array, and the place of each layer in the options."""
+        labels = self._labels
+        self._check(labels)
+        layers = _in_order(op, labels)
+        self._check_sizes(layers[-1])
+        arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
+        return layers, arch, [labels.index(label_of(layer)) for layer in layers]
 
     def _check(self, labels: Sequence[str]) -> None:
         if len(set(labels)) < max(2, len(labels)):
@@ -208,6 +244,15 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         return [] if attribute is None else groups_of(attribute)
     except ValueError as wrong:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
+
+
+def _prefetch(op: ModuleOp, groups: Sequence[LayerGroup], arch: Arch) -> None:
+    """Choose anew whose weights are prefetched: `nest-assign-mapping` does not know the groups of a file."""
+    network = Network(main_function(op), [group.layers for group in groups])
+    nests = with_groups({layer: mapping_of(layer) for layer in network.layers}, groups)
+    prefetched = prefetched_layers(network, arch, nests, groups)
+    for layer in network.layers:
+        layer.prefetched = UnitAttr() if layer in prefetched else None
 
 
 def _streamed(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:

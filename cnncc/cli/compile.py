@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @output_option("Default: MODEL.cnb here; IR and assembly go to the terminal.")
 @click.option(
     "--emit",
-    type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin"]),
+    type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin", "schedule"]),
     default="bin",
     show_default=True,
-    help="Stop at this level and write it.",
+    help="Stop at this level and write it; schedule: what the compiler chooses, for --schedule.",
 )
 @click.option("--dump-dir", type=FILE, help="Write the IR after every step there, as NN-step.mlir.")
 @click.option(
@@ -44,13 +44,15 @@ def command(
     \b
     cnncc compile net.onnx
     cnncc compile net.onnx --emit nest                    read the loop nests
-    cnncc compile net.onnx --schedule schedule.toml       layers mapped by hand
+    cnncc compile net.onnx --emit schedule -o chosen.toml
+    cnncc compile net.onnx --schedule chosen.toml         layers mapped by hand
     cnncc compile net.onnx --dataflow ws                  weight stationary
     cnncc compile net.onnx --arch tcpa-4x4 --parallel layers
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
     cnncc compile --from ir/nest-permute -o net.cnb       … and on from any of them
     """
     from cnncc.driver.build import Build
+    from cnncc.driver.chosen_schedule import ChosenSchedule
     from cnncc.driver.ir_files import dump_file
     from cnncc.driver.pipeline import LEVELS, Dump
     from cnncc.driver.sources import resume, start_compilation
@@ -67,12 +69,14 @@ def command(
     compilation = resume(source, options) if start is not None else start_compilation(source, options)
     if emit in LEVELS and LEVELS.index(emit) < LEVELS.index(level := compilation.level()):
         raise Refusal(f"{source}: its level is {level} already, which is below {emit}: give --emit {level}")
-    build = Build(compilation, source)
+    build, chosen = Build(compilation, source), ChosenSchedule(compilation, source)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
     with progress_line() as progress:
         compilation.ctx.progress = compilation.ctx.note = progress
-        compilation.run(emit if emit in LEVELS else "isa", [build, *dump])
-    if emit in LEVELS:
+        compilation.run(emit if emit in LEVELS else "nest" if emit == "schedule" else "isa", [build, *dump])
+    if emit == "schedule":
+        write_text(output, chosen.text())
+    elif emit in LEVELS:
         _write_ir(compilation, output)
     else:
         _write_program(build, output, emit)

@@ -32,6 +32,7 @@ from cnncc.model.cores_plan import CoresPlan, cores_plan
 from cnncc.passes._scheduling.core_parts import CorePart
 from cnncc.passes._scheduling.layer_groups import LayerGroup, group_op, ring_words
 from cnncc.passes._scheduling.nest_layers import label_of
+from cnncc.passes._scheduling.schedule_file import GivenCore
 
 Bank = tuple[str, str]  # the engine that reads a bank, and the engine that writes it (CORE-5)
 DMA = "dma"
@@ -97,6 +98,18 @@ class CoreChain:
                     low, high = (middle + 1, high) if chain.with_keeps(label, middle).stuck() else (low, middle)
                 chain = chain.with_keeps(label, high)
         return replace(self, keeps=tuple(channel.keeps for channel in chain.channels))
+
+    @property
+    def options(self) -> list[GivenCore]:
+        """The cores as a schedule file has them. Channels between the same two cores have one number of rows there."""
+        keeps, given = iter(self.keeps), list[GivenCore]()
+        for core, is_last in zip(self.cores, [*[False] * (len(self.cores) - 1), True], strict=True):
+            region, plans = core.region, core.group.of_layers
+            place = f"{region.rows}x{region.cols}@{region.row0},{region.col0}"
+            behind = 0 if is_last else max(next(keeps) for _ in core.part.leaving)
+            delays = tuple(plan.delay for plan in plans)
+            given.append(GivenCore(tuple(core.part.labels), place, plans[-1].rows, delays, behind))
+        return given
 
     @cached_property
     def as_data(self) -> CoreChainData:

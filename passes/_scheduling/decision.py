@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Map
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
@@ -57,11 +57,15 @@ Mappings = dict[LayerOp, Mapping | None]  # None: the nest that the layer has
 
 @dataclass(frozen=True)
 class Decision:
-    """A mapping for every layer, the layers whose first weights are prefetched, and the groups if these were chosen."""
+    """A mapping for every layer, the layers whose first weights are prefetched, and the groups if these were chosen.
+
+    places: whether the results of a layer stay in the GLB, where a schedule may say so.
+    """
 
     mappings: Mappings
     prefetched: Sequence[LayerOp]
     choice: GroupChoice | None = None
+    places: Map[LayerOp, bool] = field(default_factory=dict["LayerOp", bool])
 
     @property
     def groups(self) -> Sequence[LayerGroup]:
@@ -88,7 +92,16 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         others = {layer: mapping and beside[layer] for layer, mapping in mapped.mappings.items()}
         mappings = with_groups(others, groups)
         grouped = Network(func, [group.layers for group in groups])
-        return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), choice)
+        prefetched = prefetched_layers(grouped, candidates.arch, _nests(mappings), groups)
+        return Decision(mappings, prefetched, choice, _places(grouped, _nests(mappings)))
+
+
+def _places(network: Network, mappings: Map[LayerOp, Mapping]) -> dict[LayerOp, bool]:
+    """For layers whose results may lie in the GLB or in DRAM: whether they lie in the GLB. Rings are in neither."""
+    moving = {value.root for value in network.values if value.may_move}
+    there = {value.root for value in resident_values(network, mappings)}
+    roots = {layer: network.operands(layer)["output"] for layer in network.layers}
+    return {layer: root in there for layer, root in roots.items() if root in moving}
 
 
 def _place_outputs(network: Network, candidates: Candidates) -> list[Value]:

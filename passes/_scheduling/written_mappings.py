@@ -101,9 +101,9 @@ def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
     stages = [*mapping.stages, *(Stage(each, "rf", box, buffers[each]) for each in wanted if each not in there)]
     kept = mapping.loops[box:]
     lanes = "".join(loop.dim for loop in kept if loop.on)
-    order = lanes_order(lanes) if len(lanes) > 1 else MACHINE_ORDER[shape.channelwise]
+    order = lanes_order(lanes) if set(lanes) & set("rs") else MACHINE_ORDER[shape.channelwise]
     if all(loop.keep and loop.step == 1 and loop.dim in order for loop in kept):
-        kept = tuple(sorted(kept, key=lambda loop: order.index(loop.dim)))
+        kept = tuple(sorted(kept, key=lambda loop: (bool(loop.on), order.index(loop.dim))))
     return _mapping((*mapping.loops[:box], *kept), stages)
 
 

@@ -1,0 +1,98 @@
+"""`compile --emit schedule`: the file says what was chosen, so that with it the same program comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
+from examples import examples
+from group_cases import Chain
+from onnx import helper
+from test_group_choice import drawn_auto, drawn_narrow
+from test_group_programs import checked
+
+from cnncc.arch.model import arch_text, load_arch
+from cnncc.driver.chosen_schedule import ChosenSchedule
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
+from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.util.toml import read_toml
+
+pytestmark = pytest.mark.usefixtures("short_searches")
+
+
+def emitted(folder: Path, model: object, *options: object, cores: bool = False) -> str:
+    """The schedule of a model, after a check that it gives the same binary."""
+    parallel, file = ["--parallel", "layers"] if cores else [], folder / "chosen.toml"
+    done("compile", model, *options, *parallel, "-o", folder / "as_chosen.cnb")
+    done("compile", model, *options, *parallel, "--emit", "schedule", "-o", file)
+    done("compile", model, *options, "--schedule", file, "-o", folder / "as_given.cnb")
+    assert (folder / "as_given.cnb").read_bytes() == (folder / "as_chosen.cnb").read_bytes()
+    return file.read_text()
+
+
+@pytest.mark.parametrize("arch", ["spatial-8x8", "seed-4x4", "tcpa-4x4"])
+def test_layers_one_after_the_other(arch: str, tmp_path: Path) -> None:
+    lenet = SAMPLES / "models" / "lenet.onnx"
+    schedule = emitted(tmp_path, lenet, "--arch", arch, "--batch", 1, "--calibrate", CALIBRATION, "--groups", "none")
+    assert schedule.startswith(f"# lenet.onnx on {arch}\n")
+    assert '["c1"]  # n 1 k 6 c 1 h 28 w 28 r 5 s 5\nmapping = "' in schedule and "[[group]]" not in schedule
+
+
+def test_groups_and_streamed_values(tmp_path: Path) -> None:
+    preset, file = load_arch("spatial-8x8"), tmp_path / "small.toml"
+    file.write_text(arch_text(preset).replace(f"words = {preset.glb.words}", "words = 4096"))
+    schedule = emitted(tmp_path, SAMPLES / "models" / "mnist.onnx", "--arch", file)
+    assert "[[group]]\nlayers = [" in schedule and 'output = "streamed"' in schedule
+
+
+def test_layers_side_by_side(tmp_path: Path) -> None:
+    emitted(tmp_path, SAMPLES / "models" / "mnist.onnx", "--arch", "tcpa-4x4", cores=True)
+    given = read_schedule(str(tmp_path / "chosen.toml"))
+    assert len(given.cores) == 3 and all(core.delays for core in given.cores) and not given.entries
+
+
+def test_labels_of_any_characters(tmp_path: Path) -> None:
+    names = ['a"b', "back\\slash", "layer1.0.conv1", "ünï", "del\x7fete", "tab\tnew\nline"]
+    nodes = [
+        helper.make_node("Conv", [f"v{at}", "w"], [f"v{at + 1}"], name=name, pads=[1, 1, 1, 1])
+        for at, name in enumerate(names)
+    ]
+    model = build(nodes, {"v0": (1, 2, 5, 5)}, [f"v{len(names)}"], {"w": noise(1, 2, 2, 3, 3)})
+    schedule = emitted(tmp_path, save(model, tmp_path / "odd.onnx"), "--arch", "seed-4x4")
+    assert len(read_toml(schedule, "chosen.toml")) == len(names)
+
+
+def test_a_dump_that_is_mapped_has_no_choice_left(tmp_path: Path) -> None:
+    model = SAMPLES / "models" / "mnist.onnx"
+    done("compile", model, "--dump-dir", tmp_path, "-o", tmp_path / "mnist.cnb")
+    done("compile", "--from", tmp_path / "cnn-to-nest", "--emit", "schedule", "-o", tmp_path / "chosen.toml")
+    assert "mapped already" in refused("compile", "--from", tmp_path / "nest-tile", "--emit", "schedule")
+
+
+def recompiled(chosen: Compilation, chain: Chain, folder: Path) -> tuple[Compilation, str]:
+    """A chain that is compiled once more, with the schedule of what was chosen."""
+    settings, file = chosen.settings, folder / "chosen.toml"
+    again = chain.compilation(settings.arch_source, objective=settings.objective, groups=settings.groups)
+    schedule = ChosenSchedule(again, file)
+    again.run_before(TO_PROGRAMS)
+    file.write_text(schedule.text())
+    given = chain.compilation(settings.arch_source, groups=str(file), schedule=str(file))
+    given.run_before(TO_PROGRAMS)
+    return given, file.read_text()
+
+
+def test_drawn_networks_with_groups(tmp_path: Path) -> None:
+    """Strips are mapped again: their program may be another one."""
+    drawn = [(draw, number) for number in range(examples(5)) for draw in (drawn_auto, drawn_narrow)]
+    groups = strips = 0
+    for draw, number in drawn:
+        if not (compilation := draw(number, tmp_path)):
+            continue
+        given, schedule = recompiled(*compilation, tmp_path)
+        groups, strips = groups + schedule.count("[[group]]"), strips + schedule.count("columns = ")
+        if "columns = " in schedule:
+            checked(given, compilation[1])
+        else:
+            assert str(given.module) == str(compilation[0].module), number
+    assert groups and strips
