@@ -113,15 +113,16 @@ def test_quant_macs_of_nodes() -> None:
         node("MatMul", ["m", "h"], ["y"]),
         node("Relu", ["y"], ["r"]),
         node("BatchNormalization", ["r", "k", "k", "k", "k"], ["z"]),
+        node("ConvTranspose", ["x", "t"], ["u"], group=2, strides=[2, 1], pads=[1, 0, 0, 1]),
     ]
     rng = np.random.default_rng(0)
     arrays = {
         name: rng.standard_normal(shape).astype(np.float32)
-        for name, shape in {"w": (6, 2, 3, 2), "g": (5, 180), "h": (5, 7), "k": (7,)}.items()
+        for name, shape in {"w": (6, 2, 3, 2), "g": (5, 180), "h": (5, 7), "k": (7,), "t": (4, 5, 3, 2)}.items()
     }
-    module, _ = imported(nodes, {"x": (3, 4, 11, 7)}, ["z"], arrays)
+    module, _ = imported(nodes, {"x": (3, 4, 11, 7)}, ["z", "u"], arrays)
     found = [node_macs(op) for op in module.walk() if isinstance(op, NodeOp)]
-    assert found == [3 * 6 * 5 * 6 * 2 * 3 * 2, 0, 3 * 5 * 180, 3 * 7 * 5, 0, 3 * 7]
+    assert found == [3 * 6 * 5 * 6 * 2 * 3 * 2, 0, 3 * 5 * 180, 3 * 7 * 5, 0, 3 * 7, 3 * 4 * 11 * 7 * 5 * 3 * 2]
 
 
 def test_quant_calibrate_without_data_warns_and_is_seeded() -> None:

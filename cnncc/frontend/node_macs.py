@@ -12,6 +12,7 @@ from cnncc.frontend.microsoft_ops import MICROSOFT
 
 WEIGHTS_AT = {
     "Conv": 1,
+    "ConvTranspose": 1,
     "Gemm": 1,
     "MatMul": 1,
     "BatchNormalization": 1,
@@ -34,6 +35,7 @@ def node_macs(node: NodeOp) -> int:
 
     By operator, with `results` the number of results:
         Conv, quantised or not           results * weights of a channel
+        ConvTranspose                    input words * weights of an input channel
         Gemm, MatMul, quantised or not   results * size of the summed dimension
         BatchNormalization               results
         any other node                   0
@@ -49,6 +51,8 @@ def node_macs(node: NodeOp) -> int:
     match kind:
         case "Conv" | "QLinearConv":
             terms = math.prod(weights[1:])
+        case "ConvTranspose":
+            return math.prod(x) * math.prod(weights[1:])  # its first dimension are the input channels
         case "BatchNormalization":
             terms = 1
         case "Gemm" | "QGemm":
