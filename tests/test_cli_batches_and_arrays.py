@@ -32,6 +32,14 @@ def test_cli_counts_of_a_batch_are_said_to_be_of_a_batch(folder: Path) -> None:
     assert "are per image\n" in one
     assert "net3.cnb: 6 images through spatial-8x8 (8 x 8 PEs)" in three
     assert "are per batch of 3 images\n" in three
+    arch = done("arch", "show", "spatial-8x8").stdout.replace("rows = 8", "rows = 8\nclock_mhz = 150")
+    (folder / "clock.toml").write_text(arch)
+    done("compile", "net3.onnx", "--arch", "clock.toml")
+    estimate = json.loads(done("estimate", "net3.cnb", "--json").stdout)
+    assert estimate["clock_mhz"] == 150
+    rate = f"{150e6 / estimate['cycles']['total']:,.1f} times a second at 150 MHz\n"
+    assert f"are per batch of 3 images; the array does it {rate}" in done("run", "net3.cnb").stdout
+    assert f"  the array does it all {rate}" in done("estimate", "net3.cnb").stdout
     np.savez(folder / "four.npz", x=noise(2, 4, 3, 7, 5))
     said = refused("run", "net3.cnb", "--input", "four.npz")
     assert "input 'x' has shape [4, 3, 7, 5], expected [3 or a multiple, 3, 7, 5]" in said

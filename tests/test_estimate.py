@@ -53,7 +53,8 @@ def run(binary: Path) -> dict[str, Any]:
 def of_run(estimate: dict[str, Any]) -> dict[str, Any]:
     """The part that `run --stats` has, too."""
     layers = {label: {k: v for k, v in layer.items() if k not in MORE} for label, layer in estimate["layers"].items()}
-    rest = {key: value for key, value in estimate.items() if key not in ("source", "arch", "roofline", "explain")}
+    more = ("source", "arch", "clock_mhz", "roofline", "explain")
+    rest = {key: value for key, value in estimate.items() if key not in more}
     return rest | {"layers": layers}
 
 

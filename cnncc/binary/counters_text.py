@@ -11,10 +11,15 @@ from cnncc.util.terminal import NAME, Column, table
 
 def counters_text(counters: Mapping[str, Any], batch: int = 1, clock_mhz: int = 0) -> Iterator[str]:
     """Tables of what `program_stats` counts, of a program that takes `batch` images at a time."""
-    yield from _of_cores(counters, clock_mhz) if "cores" in counters else _of_layers(counters, batch)
+    yield from _of_cores(counters, clock_mhz) if "cores" in counters else _of_layers(counters, batch, clock_mhz)
 
 
-def _of_layers(counters: Mapping[str, Any], batch: int) -> Iterator[str]:
+def a_second(cycles: int, clock_mhz: int) -> str:
+    """How often the array does so many cycles; empty where there is no clock, or nothing to do."""
+    return f"{clock_mhz * 1e6 / cycles:,.1f} times a second at {clock_mhz} MHz" if clock_mhz and cycles else ""
+
+
+def _of_layers(counters: Mapping[str, Any], batch: int, clock_mhz: int) -> Iterator[str]:
     """A table of the layers and the totals."""
     layers = {label: layer for label, layer in counters["layers"].items() if layer["cycles"]["total"]}
     rows = [
@@ -29,7 +34,8 @@ def _of_layers(counters: Mapping[str, Any], batch: int) -> Iterator[str]:
     ]
     yield from table([Column("layer", NAME), "cycles", "compute", "MACs", "utilisation"], rows)
     each = "image" if batch == 1 else f"batch of {batch} images"
-    yield f"  cycles and MACs are per {each}"
+    rate = a_second(counters["cycles"]["total"], clock_mhz)
+    yield f"  cycles and MACs are per {each}" + (f"; the array does it {rate}" if rate else "")
 
 
 def _of_cores(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cnncc.arch.model import Arch
+from cnncc.binary.counters_text import a_second
 from cnncc.driver import group_text
 from cnncc.estimate.layer_limits import limit_sentences, limits
 from cnncc.estimate.mapped_program import Program
@@ -44,7 +45,7 @@ def as_json(program: Program) -> dict[str, Any]:
         | (_grouped(groups[label], limited[label]) if label in groups else {})
         for label, layer in counters["layers"].items()
     }
-    about = {"source": program.source, "arch": program.arch.name}
+    about = {"source": program.source, "arch": program.arch.name, "clock_mhz": program.arch.clock_mhz}
     whole = _roofs(counters, counters["cycles"]["total"], program.arch)
     chosen = {"groups": asdict(program.chosen)} if program.chosen else {}
     return {**about, **counters, "roofline": whole, "layers": layers, **chosen}
@@ -89,6 +90,8 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     array = f"{arch.name} ({arch.rows} x {arch.cols} PEs)"
     yield f"{program.source} on {array}, predicted; unit of energy: {arch.energy.unit}"
     yield from table(COLUMNS, [_row(label, layer) for label, layer in [*used.items(), ("total", estimate)]])
+    if rate := a_second(estimate["cycles"]["total"], arch.clock_mhz):
+        yield f"  the array does it all {rate}"
     yield ""
     mapped = [
         (name, each["dataflow"], each["mapping"])
