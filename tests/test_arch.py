@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_cases import done
 
 from cnncc.arch.manual import manual
 from cnncc.arch.model import PRESETS, _cbrain, arch_from_table, arch_text, array_title, load_arch, parse_arch
@@ -112,6 +113,17 @@ def test_arch_manual_ranges_are_those_of_the_reader(table: str, key: str) -> Non
     for value in (least - 1, most + 1):
         with pytest.raises(Refusal, match=rf"{key} = {value} is outside {least} to {most}"):
             arch_from_table(changed(table, key, value), "file")
+
+
+def test_arch_show_all_has_every_key(tmp_path: Path) -> None:
+    """Of the page's least file: what it leaves out has the defaults of the table."""
+    given = re.findall(r"^```toml least.toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "least.toml").write_text(given)
+    said = done("arch", "show", tmp_path / "least.toml", "--all").stdout
+    shown, says = flat(tomllib.loads(said)), flat(tomllib.loads(given))
+    assert {at: in_toml(value) for at, value in shown.items()} == {
+        at: in_toml(says[at]) if at in says else default for at, (_, _, default, *_) in rows().items()
+    }
 
 
 def test_operators_for_the_host_are_a_list_of_names() -> None:

@@ -22,8 +22,9 @@ cnncc arch show spatial-8x8 > mine.toml
 ```
 
 `--arch mine.toml` takes it wherever `--arch` takes a preset. Unknown keys are refused, and so are numbers outside their
-range. A key with a *default* may be left out. [machine.md](machine.md) says what the machine does with the numbers; its
-rules ([rules.md](rules.md)) stand in brackets. The last columns say what the presets have: the number that a family
+range. A key with a *default* may be left out. A word has `operand_bits`: of 16 bits, 64 KiB are 32,768 words, and 8
+bytes a cycle are 4. [machine.md](machine.md) says what the machine does with the numbers; its rules
+([rules.md](rules.md)) stand in brackets. The last columns say what the presets have: the number that a family
 shares, or all of its numbers, smaller arrays first.
 
 The least that a file says:
@@ -47,8 +48,10 @@ words_per_cycle = 8
 latency_cycles = 64
 ```
 
+`cnncc arch show FILE` checks a file and prints it, with `--all` all keys, the defaults included:
+
 ```sh
-cnncc arch show least.toml
+cnncc arch show least.toml --all
 ```
 """
 

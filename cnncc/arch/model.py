@@ -259,15 +259,18 @@ def key_types(table: type) -> dict[str, Any]:
     return get_type_hints(table, include_extras=True)
 
 
-def said_keys(table: object) -> dict[str, Any]:
-    """The keys of a table and of its tables, with their values, without `Key.unsaid` ones at their defaults."""
+def said_keys(table: object, *, all_keys: bool = False) -> dict[str, Any]:
+    """The keys of a table and of its tables, with their values.
+
+    Without `Key.unsaid` ones at their defaults, unless `all_keys`.
+    """
     known, said = key_types(type(table)), dict[str, Any]()
     for field in fields(cast("Any", table)):
         value, kind = getattr(table, field.name), known[field.name]
         if is_dataclass(value):
-            if inner := said_keys(value):
+            if inner := said_keys(value, all_keys=all_keys):
                 said[field.name] = inner
-        elif not kind.__metadata__[0].unsaid or value != field.default:
+        elif all_keys or not kind.__metadata__[0].unsaid or value != field.default:
             said[field.name] = value
     return said
 
@@ -353,10 +356,10 @@ def arch_from_table(table: dict[str, Any], where: str) -> Arch:
     return arch
 
 
-def arch_text(arch: Arch) -> str:
-    """The TOML text of an array with all its keys (`said_keys`); `parse_arch` reads it back."""
+def arch_text(arch: Arch, *, all_keys: bool = False) -> str:
+    """The TOML text of an array with its keys (`said_keys`); `parse_arch` reads it back."""
     sections = {"": dict[str, object]()}
-    for key, value in said_keys(arch).items():
+    for key, value in said_keys(arch, all_keys=all_keys).items():
         if isinstance(value, dict):
             sections[key] = cast("dict[str, object]", value)
         else:

@@ -33,16 +33,19 @@ def list_presets() -> None:
 
 
 @command.command("show")
-@click.argument("name")
-def show(name: str) -> None:
-    """Print an array's file.
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--all", "all_keys", is_flag=True, help="Print all keys: of those that are left out, the defaults.")
+def show(name: str, all_keys: bool) -> None:
+    """Print the file of a preset; or check FILE, and print it.
 
     \b
     cnncc arch show spatial-8x8 > mine.toml
     cnncc arch show cbrain-8-24 > mine.toml
+    cnncc arch show mine.toml --all
     """
     from cnncc.arch.model import PRESETS, arch_text, is_cbrain, load_arch, preset_names
 
     arch = load_arch(name)
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
-    click.echo(arch_text(arch) if is_cbrain(name) else path.read_text(), nl=False)
+    made = all_keys or is_cbrain(name)
+    click.echo(arch_text(arch, all_keys=all_keys) if made else path.read_text(), nl=False)
