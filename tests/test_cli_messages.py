@@ -187,6 +187,7 @@ def test_cli_messages_name_the_file_the_option_and_the_remedy(tmp_path: Path) ->
     done("compile", model, "--emit", "nest", "-o", nest)
     for passes, what in (
         ("nest-tile{dim=h,size=4}", "options of a pass stand with spaces between: Error parsing"),
+        ("nest-tile{dim=h size=4", "a `}` is missing: Error parsing"),
         ("nest-tile{size=abc}", "nest-tile: Incompatible types: given ('abc',)"),
         ("nest-assign-mapping{slack=0.1}", 'nest-assign-mapping: requires argument "arch"'),
     ):

@@ -106,7 +106,9 @@ class OptMain(xDSLOptMain):
                 self._check(spec.normalize_parameter_names())
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:
-            what = "options of a pass stand with spaces between: " if "Malformed pass arguments" in str(error) else ""
+            ends = self.args.passes.count("{") <= self.args.passes.count("}")
+            malformed = "options of a pass stand with spaces between" if ends else "a `}` is missing"
+            what = f"{malformed}: " if "Malformed pass arguments" in str(error) else ""
             raise Refusal(f"-p: {what}{one_line(str(error))}") from error
 
     def _check(self, spec: ArgSpec) -> None:
