@@ -23,6 +23,9 @@ def command(source: Path, output: Path, data: Path) -> None:
     \b
     cnncc disasm lenet.cnb -o lenet.s
     cnncc asm lenet.s --data lenet.cnb -o same.cnb
+
+    `run` computes values in program order, so that it does not notice a missing token. `verify same.cnb --prove --model
+    lenet.onnx` does, with the options that lenet.cnb was compiled with.
     """
     import numpy as np
 
