@@ -250,6 +250,7 @@ def test_estimate_what_if_refuses(tmp_path: Path) -> None:
         ("pe.weight_words=9", "programs depend on pe.weight_words"),
         ("dram.words_per_cycle", "is not KEY=VALUE, for example dram.words_per_cycle=16"),
         ("dram.words_per_cycle=fast", "'fast' is no number, true or false"),
+        ("dram.words_per_cycle=8,16", "takes one value, `cnncc explore --vary dram.words_per_cycle=8,16` several"),
         ("dram.words_per_cycle=0", "--what-if [dram]: words_per_cycle = 0 is outside 1 to"),
         ("dram.bandwidth=7", "--what-if [dram]: "),
         ("foo.bar=16", "--what-if: the architecture file has no table [foo]"),

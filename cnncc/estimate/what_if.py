@@ -31,6 +31,8 @@ def read_changes(texts: Sequence[str]) -> Config:
             raise Refusal(f"--what-if {text}: is not KEY=VALUE, for example dram.words_per_cycle=16")
         if key in changes:
             raise Refusal(f"--what-if {text}: {key} is changed already")
+        if "," in value:
+            raise Refusal(f"--what-if {text}: takes one value, `cnncc explore --vary {text}` several: it maps for each")
         changes[key] = read_value(value, f"--what-if {text}")
         if key.startswith(KEYS):
             continue
