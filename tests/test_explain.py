@@ -166,7 +166,7 @@ def test_explain_shares_are_of_all_that_a_layer_is_charged_with(tmp_path: Path) 
     assert f"(of {whole:,} cycles, with a wait that began before the layer)" in " ".join(text.split())
     waits = re.search(r"the array waits for: (.*?) \(of ", " ".join(text.split()))
     assert waits and sum(float(share) for share in re.findall(r"\(([\d.]+) %\)", waits[1])) < 100
-    assert f"% of {whole:,} cycles); what helps" in " ".join(text.split())
+    assert f"% of {whole:,} cycles, with a wait that began before the layer); what helps" in " ".join(text.split())
 
 
 def test_explain_behind_a_given_group_that_fetches_nothing(tmp_path: Path) -> None:

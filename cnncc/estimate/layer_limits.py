@@ -144,6 +144,8 @@ def sentence(label: str, layer: Mapping[str, Any]) -> str:
     limited, total, whole = layer["limit"], layer["cycles"]["total"], charged(layer["cycles"])
     cause, lifted = LIMITS[limited["cause"]], limited["lifted"]
     text = f"{label}: limited by {cause.text} ({100 * limited['cycles'] / whole:.0f} % of {whole:,} cycles"
+    if whole > total:  # a copy in front of the layer began the wait: these are not the cycles of the table
+        text += ", with a wait that began before the layer"
     if limited["cause"] == COMPUTE and layer["macs"]:
         text += f", at {100 * layer['utilisation']['compute']:.0f} % utilisation"
     helps = [cause.mapping]
