@@ -111,7 +111,7 @@ def test_a_glb_of_too_few_banks_is_refused_before_any_search(tmp_path: Path, mon
         else:
             message = refused("compile", model, *options)
             assert "in 4 banks of 1,024 words, tcpa-4x4 has 3 (glb.banks" in message
-            assert "no other cores take fewer banks; a larger GLB, or layers one after the other" in message
+            assert "no other cores take fewer banks; a larger GLB, more banks of it, or layers one after" in message
 
 
 @pytest.mark.parametrize("number", range(examples(8)))

@@ -106,7 +106,7 @@ class LayerTransfers:
         other = buffers.get("output", buffers.get("ifmap", 2))
         if buffers.get("residual", 1) > other:
             name = "output" if "output" in buffers else "ifmap"
-            raise self._refuse(f"residual is staged in glb in two buffers only where {name} is, too")
+            raise self._refuse(f"residual is staged in glb in two buffers only where {name} is, too: {name}@glb*2")
         if self.tokens.with_blocks and "ifmap" in buffers and not self._alike("params", "ifmap"):
             raise self._refuse("params per position are staged in glb in as many buffers as the ifmap")
 

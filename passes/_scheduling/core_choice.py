@@ -33,7 +33,10 @@ SPARE = 0.7  # of the largest bound: cores with a lower one have PEs to spare
 MOST_TUPLES = 5000  # rectangles of the cores of one cut that are looked at for one bound
 PATIENCE = 24  # combinations that were in vain before the search ends
 MOST_ROWS = 8  # of a stripe
-NO_SPACE = "no other cores take fewer banks; a larger GLB, or layers one after the other (without --parallel)"
+NO_SPACE = (
+    "no other cores take fewer banks; a larger GLB, more banks of it, or layers one after the other "
+    "(without --parallel)"
+)
 MOST_PACKINGS = 64  # ways to lay rectangles on the array
 
 Shape = tuple[int, int]  # rows and columns of PEs
