@@ -22,8 +22,9 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.mapping.channels import Region
+from cnncc.passes._scheduling import core_choice
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, regions_in_array_problem
-from cnncc.passes._scheduling.core_choice import cuts_of, places_of
+from cnncc.passes._scheduling.core_choice import _cuts_of, cuts_of, places_of
 from cnncc.passes._scheduling.core_mapping import core_layers, fewest_words
 from cnncc.passes._scheduling.core_parts import LayerGraph
 from cnncc.passes._scheduling.schedule_file import GivenCore, read_schedule
@@ -96,6 +97,19 @@ def test_a_network_whose_weights_exceed_the_glb_is_refused_before_any_search() -
     message = "all weights and parameters lie in the GLB: 276,496 words, limit 32,768; a larger GLB, or layers one"
     said = refused("compile", ROOT / "samples/models/resnet20.onnx", "--arch", "tcpa-4x4", "--parallel", "layers")
     assert message in said
+
+
+def test_rectangles_that_no_buses_allow_are_laid_in_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bus for each row, cores lie on a diagonal. A search of all ways took 24 GB for seven cores on 12 x 14."""
+    arch = replace(ARCH, rows=12, cols=14, cores=replace(ARCH.cores, most=8, buses=1))
+    sizes = [(1, 1), (2, 3), (10, 5), (9, 11), (12, 1), (1, 14)]
+    for shapes in product(sizes, repeat=2):
+        ways = _cuts_of(frozenset(enumerate(shapes)), arch.rows, arch.cols)
+        named = [[(str(at), place) for at, place in way] for way in ways]
+        some = any(regions_in_array_problem(way, arch) is None for way in named)
+        assert (places_of(shapes, arch) is not None) == some, shapes
+    monkeypatch.setattr(core_choice, "_cuts_of", None)
+    assert places_of(((2, 2),) * 7, arch) is None
 
 
 def test_a_glb_of_too_few_banks_is_refused_before_any_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

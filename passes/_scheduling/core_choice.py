@@ -277,6 +277,9 @@ def _joined(
 @cache
 def places_of(shapes: tuple[Shape, ...], arch: Arch) -> tuple[Region, ...] | None:
     """Places for the rectangles, with at most as many cores in a row or column as buses; None if there are none."""
+    heights, widths = (sum(sizes) for sizes in zip(*shapes, strict=True))
+    if heights > arch.cores.buses * arch.rows or widths > arch.cores.buses * arch.cols:
+        return None  # some row or column would have more cores than buses, wherever they lie
     for way in _cuts_of(frozenset(enumerate(shapes)), arch.rows, arch.cols):
         places = [place for _, place in way]
         if regions_in_array_problem([(str(number), place) for number, place in enumerate(places)], arch) is None:
