@@ -24,6 +24,7 @@ The mappings of a network (nest-assign-mapping):
 Mappings that a user gives:
 
     schedule_file.py       the TOML file
+    schedule_text.py       such a file of what was chosen (compile --emit schedule)
     schedule_numbers.py    mappings as tile sizes in numbers
     numbered_nest.py       the loops and stages that such numbers mean
     written_mappings.py    mappings in the notation: what is legal, and their stages

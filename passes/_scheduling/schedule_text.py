@@ -16,7 +16,7 @@ from cnncc.passes._scheduling.schedule_file import CORE, GROUP, OUTPUT, RESIDENT
 def schedule_text(chosen: Decision | CoreChain) -> str:
     """The mapping of each layer, where its results lie, and the groups; or the cores.
 
-    Layers that run in strips of columns, and elementwise ones in groups, have no mapping here: `nest-group` finds it again.
+    Layers in strips of columns, and elementwise ones in groups, have no mapping here: `nest-group` finds it again.
     """
     if isinstance(chosen, CoreChain):
         return "\n".join([f"lag = {chosen.lag}\n", *(_table(CORE, core, GivenCore((), "")) for core in chosen.options)])
