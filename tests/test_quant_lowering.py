@@ -441,6 +441,16 @@ def test_quant_lowering_inputs_outputs_and_constants_passed_through() -> None:
     assert np.array_equal(want["y"][:4], got["y"][:4])
 
 
+def test_quant_lowering_results_of_other_types_have_no_range() -> None:
+    """A node with integers beside its reals: indices of a MaxPool that nothing reads, those of a TopK."""
+    pool = node("MaxPool", ["x"], ["p", "i"], kernel_shape=[2, 2])
+    top = node("TopK", ["p", "two"], ["t", "j"], axis=3)
+    arrays = {"two": np.array([2]), "w": normal(4, 3, 1, 1)}
+    module, want, got = lowered([pool, top, node("Conv", ["t", "w"], ["y"])], X, ["y"], arrays)
+    assert [op.reason.data for op in hosts(module)] == ["TopK node 't': the array has no such operator"]
+    assert decibels(want["y"], got["y"]) > 60
+
+
 def test_quant_lowering_needs_ranges_that_fit() -> None:
     module, ctx = imported([conv()], X, ["y"], W)
     with pytest.raises(Refusal, match="'x' has no calibrated range"):

@@ -1,7 +1,7 @@
 """Calibrated ranges on an `onnx` graph, and the integer scales that follow from them. No pass.
 
 `cnncc.driver.calibrate` writes them and `onnx-to-cnn` reads them: `cnn.range` on arguments of `@main`, and
-`cnn.ranges`, one per result, on nodes.
+`cnn.ranges`, one per result, on nodes. In the place of a result without a range, as of integers, `unit` stands there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
@@ -101,15 +101,17 @@ def take_ranges(module: ModuleOp) -> dict[SSAValue, Range]:
 
 
 def write_ranges(module: ModuleOp, ranges: Mapping[SSAValue, Range]) -> None:
-    """Put `ranges` on the arguments of `module`, and on its nodes with ranges for all results."""
+    """Put `ranges` on the arguments of `module`, and on its nodes."""
     func = main_function(module)
     attrs = _argument_attrs(func)
     for value, known in ranges.items():
         match value:
             case BlockArgument():
                 attrs[value.index][ON_ARGUMENT] = RangeAttr(known)
-            case OpResult() if all(result in ranges for result in value.op.results):
-                value.op.attributes[ON_NODE] = ArrayAttr([RangeAttr(ranges[result]) for result in value.op.results])
+            case OpResult():
+                known_ones = [ranges.get(result) for result in value.op.results]
+                of_results = [RangeAttr(each) if each else UnitAttr() for each in known_ones]
+                value.op.attributes[ON_NODE] = ArrayAttr(of_results)
             case _:
                 pass
     func.arg_attrs = ArrayAttr([DictionaryAttr(known) for known in attrs])
