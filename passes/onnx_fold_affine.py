@@ -36,8 +36,14 @@ class Affine:
 
     def arrays(self) -> tuple[Array, ...]:
         """Scale, shift, mean and variance of the equivalent normalisation: f32[c]."""
-        rounded = self.factor.astype(np.float32), self.offset.astype(np.float32)
+        with np.errstate(over="ignore"):  # see `is_in_f32`
+            rounded = self.factor.astype(np.float32), self.offset.astype(np.float32)
         return (*rounded, np.zeros(len(self.factor), np.float32), np.ones(len(self.factor), np.float32))
+
+    def is_in_f32(self) -> bool:
+        """Whether f32 has the factors and offsets: none is too large, and no factor too small."""
+        factor, offset, *_ = self.arrays()
+        return bool(np.isfinite(offset).all() and np.allclose(factor, self.factor, rtol=1e-6, atol=0))
 
 
 def channel_values(array: Array, dims: tuple[int, ...]) -> Doubles | None:
@@ -89,9 +95,9 @@ class _Fold(RewritePattern):
         before = x.owner
         first = self.normalisation(before, len(affine.factor)) if isinstance(before, NodeOp) else None
         # Another user needs the value between.
-        if first is not None and x.has_one_use():
+        if first is not None and x.has_one_use() and (both := affine.after(first)).is_in_f32():
             assert isinstance(before, NodeOp)
-            self.replace(op, before.operands[0], affine.after(first), rewriter)
+            self.replace(op, before.operands[0], both, rewriter)
             rewriter.erase(before)
         else:
             self.replace(op, x, affine, rewriter)
@@ -111,8 +117,7 @@ class _Fold(RewritePattern):
             return None
         values = channel_values(array, dims)
         affine = None if values is None else constant_affine(op.op_type.data, values, comes_first)
-        is_finite = affine is not None and all(np.isfinite(array).all() for array in affine.arrays())
-        return (x, affine) if affine is not None and is_finite else None
+        return (x, affine) if affine is not None and affine.is_in_f32() else None
 
     def normalisation(self, op: NodeOp, channels: int) -> Affine | None:
         """The affine function of `op`, if it is a normalisation."""
@@ -139,7 +144,7 @@ class OnnxFoldAffinePass(ModulePass):
 
     Why: `onnx-fold-batch-norm` then folds them into the weights of the layer before, and a remaining one is one layer
     of the array. Old exporters write a normalisation's scale and shift as a Mul and an Add after it. Not folded: a
-    constant that differs inside a channel, and a division of a constant.
+    constant that differs inside a channel, a division of a constant, and what makes factors beyond f32.
 
         %0 = onnx.node "BatchNormalization"(%x, …)
         %1 = onnx.node "Mul"(%0, %m)

@@ -46,6 +46,8 @@ class _Fold(RewritePattern):
         if normalisation.scale.shape != (weights.shape[axis],):
             return
         new_weights, new_bias = normalisation.fold(weights, axis, bias)
+        if not (np.isfinite(new_weights).all() and np.isfinite(new_bias).all()):
+            return  # beyond f32, though what the network computes may not be
         self.replace(op, layer, (new_weights, new_bias), rewriter)
 
     def bias(self, layer: NodeOp) -> Array | None:
@@ -81,8 +83,8 @@ class OnnxFoldBatchNormPass(ModulePass):
     """Fold BatchNormalization in inference form into the constant weights of a Conv, Gemm or MatMul before it.
 
     Why: the array multiplies by the weights anyway, so scaled weights and another bias make the normalisation free. A
-    normalisation stays if the layer has another use, if an array is not a constant f32, or if no layer comes before. A
-    MatMul, which has no bias, becomes a Gemm.
+    normalisation stays if the layer has another use, if an array is not a constant f32, if no layer comes before, or if
+    the weights would be beyond f32. A MatMul, which has no bias, becomes a Gemm.
 
         %0 = onnx.node "Conv"(%x, %w, %b)
         %1 = onnx.node "BatchNormalization"(%0, …)   ->   %1 = onnx.node "Conv"(%x, %w', %b')

@@ -6,6 +6,7 @@ float arithmetic: relative to the largest output, 1e-5.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,22 @@ def test_frontend_pass_fold_affine_value_between_is_used(tmp_path: Path) -> None
       a = Mul (x, k) y = Relu (a) z = Add (a, l) }"""
     module = rewritten(model(text, k=normal(3, 1), l=normal()), tmp_path, OnnxFoldAffinePass(), tolerance=1e-6)
     assert op_types(module) == ["BatchNormalization", "Relu", "BatchNormalization"]
+
+
+@pytest.mark.parametrize(
+    ("factors", "inside"),
+    [((1e-15, 1e22, 1e22), "1e44"), ((1e30, 1e-25, 1e-25), "1e-50"), ((1e-30, 10.0, 1e37), "1e38 * w")],
+)
+def test_frontend_pass_folds_leave_what_f32_has_not(factors: Sequence[float], inside: str, tmp_path: Path) -> None:
+    """Each value is one of f32, the product of two constants is none: 0 or infinite."""
+    text = """g (float[2, 3, 7, 5] x) => (float[2, 3, 7, 5] y) {
+      a = Mul (x, k0)  r = Relu (a)  c = Conv (r, w)  y = Mul (c, k2) }"""
+    if "w" not in inside:
+        text = text.replace("Conv (r, w)", "Mul (r, k1)")
+    arrays = {f"k{i}": np.float32(factor) for i, factor in enumerate(factors)}
+    arrays["w"] = np.full((3, 3, 1, 1), 40, np.float32)
+    module = rewritten(model(text, **arrays), tmp_path, OnnxFoldAffinePass(), OnnxFoldBatchNormPass(), tolerance=1e-5)
+    assert op_types(module)[-1] == "BatchNormalization"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

@@ -33,10 +33,11 @@ class Normalisation:
         """Weights and bias of `y(x * weights + bias)`; `axis` of `weights` is the output channel.
 
         In f64, rounded to f32 once: weights' = weights * factor, bias' = (bias - mean) * factor + shift.
-        `bias` broadcasts with f32[k].
+        `bias` broadcasts with f32[k]. What is too large is infinite.
         """
         per_channel = self.factor().reshape([-1 if index == axis else 1 for index in range(weights.ndim)])
-        return (weights * per_channel).astype(np.float32), self.offset(bias).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return (weights * per_channel).astype(np.float32), self.offset(bias).astype(np.float32)
 
 
 def constant_f32(value: SSAValue | None, store: WeightStore) -> Array | None:
