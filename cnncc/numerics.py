@@ -46,8 +46,9 @@ def quantise(x: npt.NDArray[np.floating], scale: float, zero: int, lo: int, hi: 
 
 
 def dequantise(q: Ints, scale: float, zero: int) -> Floats:
-    """(q - zero) * scale in f32."""
-    return (q - zero).astype(np.float32) * np.float32(scale)
+    """(q - zero) * scale in f32; products beyond it are infinite."""
+    with np.errstate(over="ignore"):
+        return (q - zero).astype(np.float32) * np.float32(scale)
 
 
 def requantise(acc: Ints, scale: Floats, zero: int, lo: int, hi: int, slope: float = 1.0) -> Ints:

@@ -207,6 +207,18 @@ def test_frontend_pass_fold_affine_value_between_is_used(tmp_path: Path) -> None
     assert op_types(module) == ["BatchNormalization", "Relu", "BatchNormalization"]
 
 
+def test_frontend_pass_fold_batch_norm_leaves_what_has_no_factor(tmp_path: Path) -> None:
+    """A variance of 0, and no epsilon; in onnxruntime, too, it is infinite."""
+    text = """g (float[1, 3, 7, 5] x) => (float[1, 3, 7, 5] y) {
+      c = Conv (x, w)
+      y = BatchNormalization <epsilon = 0.0> (c, s, t, m, v) }"""
+    arrays = {"w": normal(3, 3, 1, 1), **statistics(3), "v": np.float32([1, 0, 2])}
+    ctx = context()
+    module = import_onnx(saved(model(text, **arrays), tmp_path), ctx)
+    OnnxFoldBatchNormPass().apply(ctx, module)
+    assert op_types(module) == ["Conv", "BatchNormalization"]
+
+
 @pytest.mark.parametrize(
     ("factors", "inside"),
     [((1e-15, 1e22, 1e22), "1e44"), ((1e30, 1e-25, 1e-25), "1e-50"), ((1e-30, 10.0, 1e37), "1e38 * w")],

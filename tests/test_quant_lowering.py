@@ -10,11 +10,13 @@ from cnn_ir import imported
 from onnx import helper
 from xdsl.dialects.builtin import StringAttr
 
-from cnncc.dialects.cnn import ClampOp, ConvOp, HostOp, PoolOp
+from cnncc.dialects.cnn import ClampOp, ConvOp, HostOp, PoolOp, Range
 from cnncc.driver.calibrate import calibrate
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
+from cnncc.main_function import main_arguments, returned
+from cnncc.passes._onnx.calibration import write_ranges
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 from cnncc.passes.cnn_legalize import CnnLegalizePass
 from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
@@ -468,6 +470,7 @@ def test_quant_lowering_needs_ranges_that_fit() -> None:
         (1e-20, 0, 1, None),
         (1e-38, 1e38, 1e-20, "need a scale of"),
         (1e-38, 0, 1e-20, "too far apart"),
+        (1e20, 0, 1e-43, "too far apart"),
     ],
 )
 def test_quant_lowering_scales_beyond_f32_are_refused(weights: float, bias: float, x: float, message: str) -> None:
@@ -478,6 +481,16 @@ def test_quant_lowering_scales_beyond_f32_are_refused(weights: float, bias: floa
         OnnxToCnnPass().apply(ctx, module)
         return
     with pytest.raises(Refusal, match=f"'y': .*{message}"):
+        OnnxToCnnPass().apply(ctx, module)
+
+
+@pytest.mark.parametrize("op", ["Add", "GlobalAveragePool"])
+def test_quant_lowering_ranges_too_far_apart_for_f32_are_refused(op: str) -> None:
+    module, ctx = imported([node(op, ["x"] * (1 + (op == "Add")), ["y"], name="y")], X, ["y"], {})
+    (y,) = returned(module)
+    (x,) = main_arguments(module)
+    write_ranges(module, {x: Range(-1e30, 1e30, 127), y: Range(-1e-20, 1e-20, 127)})
+    with pytest.raises(Refusal, match="'y': .*too far apart"):
         OnnxToCnnPass().apply(ctx, module)
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cnncc.numerics import Epilogue, fma32, integer_range, quantise, requantise, residual_add, saturate
+from cnncc.numerics import Epilogue, dequantise, fma32, integer_range, quantise, requantise, residual_add, saturate
+from cnncc.passes._onnx.calibration import Scale
 
 F32 = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
 
@@ -124,3 +125,5 @@ def test_quant_numerics_epilogue_steps_in_order() -> None:
 def test_quant_numerics_huge_values_saturate_without_a_warning() -> None:
     values = np.array([3e38, -3e38, np.inf, -np.inf], np.float32)
     assert quantise(values, 1e-3, 0, -128, 127).tolist() == [127, -128, 127, -128]
+    assert dequantise(np.array([127, -128, 1]), 3e36, 0).tolist() == [np.inf, -np.inf, np.float32(3e36)]
+    assert Scale(1e-30, -128, 127).integer(3e38) == 127

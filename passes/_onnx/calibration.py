@@ -51,8 +51,9 @@ class Scale:
         return max(abs(self.lo - self.zero), abs(self.hi - self.zero))
 
     def integer(self, real: float) -> int:
-        """The nearest integer to `real`."""
-        return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
+        """The nearest integer to `real`; infinite quotients saturate."""
+        with np.errstate(over="ignore"):
+            return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
 
     def integers(self, reals: npt.NDArray[np.floating]) -> Ints:
         """The nearest integers to `reals`."""

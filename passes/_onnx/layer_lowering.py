@@ -36,7 +36,8 @@ def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) 
     sums = builder.products(source, ints.weights, window, label)
     if ints.bias.any():
         sums = builder.bias(sums, ints.bias, label)
-    multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(builder.scales[y].scale)
+    with np.errstate(over="ignore"):  # see `checked`
+        multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(builder.scales[y].scale)
     return builder.finish(sums, multipliers, y, label)
 
 
@@ -45,8 +46,9 @@ def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     # A cnn.add can be fused only with the op of its `x`. So x is the operand computed last, with no other reader.
     x, residual = sorted(node.operands, key=lambda value: _readiness(builder, value), reverse=True)
     sources, y = builder.images([x, residual], shape(node.results[0].type), label), builder.scales[node.results[0]]
-    ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
-    moved = sum(ratio * builder.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
+    with np.errstate(over="ignore", invalid="ignore"):  # see `checked`
+        ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
+        moved = sum(ratio * builder.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
     factors = np.append(checked(np.array(ratios, np.float32), label), np.float32(y.zero - moved))
     steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
     return builder.emit(AddOp, sources, builder.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
@@ -116,7 +118,8 @@ def lower_mean(builder: CnnBuilder, node: NodeOp, layer: PoolLayer, label: str) 
         )
     sums = builder.pool("sum", x, layer.window, builder.psum, label)
     counts = np.outer(layer.rows, layer.cols).astype(np.float32)
-    multipliers = np.float32(x_scale.scale) / (np.float32(builder.scales[y].scale) * counts)
+    with np.errstate(over="ignore"):  # see `checked`
+        multipliers = np.float32(x_scale.scale) / (np.float32(builder.scales[y].scale) * counts)
     _, k, h, w = shape(sums.type)
     if multipliers.size == 1:
         return builder.finish(sums, np.full(k, multipliers[0, 0]), y, label)

@@ -22,21 +22,23 @@ class Normalisation:
     epsilon: float
 
     def factor(self) -> Array:
-        """The factor of x: f64[k]."""
-        return self.scale / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+        """The factor of x: f64[k]; not finite where there is none, as for a variance of 0 and no epsilon."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.scale / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
 
     def offset(self, bias: Array) -> Array:
-        """The constant term of y for an input x + `bias`: f64[k]."""
-        return (bias.astype(np.float64) - self.mean) * self.factor() + self.shift
+        """The constant term of y for an input x + `bias`: f64[k]; not finite where the factor is not."""
+        with np.errstate(invalid="ignore"):
+            return (bias.astype(np.float64) - self.mean) * self.factor() + self.shift
 
     def fold(self, weights: Array, axis: int, bias: Array) -> tuple[Array, Array]:
         """Weights and bias of `y(x * weights + bias)`; `axis` of `weights` is the output channel.
 
         In f64, rounded to f32 once: weights' = weights * factor, bias' = (bias - mean) * factor + shift.
-        `bias` broadcasts with f32[k]. What is too large is infinite.
+        `bias` broadcasts with f32[k]. What is too large, or has no factor, is not finite.
         """
         per_channel = self.factor().reshape([-1 if index == axis else 1 for index in range(weights.ndim)])
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return (weights * per_channel).astype(np.float32), self.offset(bias).astype(np.float32)
 
 
