@@ -148,6 +148,20 @@ def test_quantised_input_of_the_host_alone(tmp_path: Path) -> None:
     compiled(model(nodes, inputs, {"y": U8, "v": I8}, index=np.array([2, 0, 1, 1])), inputs, tmp_path)
 
 
+def test_quantised_model_whose_host_part_has_constants_to_fold(tmp_path: Path) -> None:
+    """One factor for two rounds otherwise: a step of floats, for which `verify` has a tolerance."""
+    nodes = [
+        conv("x", "sa", "za", "q", "sb", "zb"),
+        node("DequantizeLinear", ["q", "sb", "zb"], ["d"], name="d"),
+        node("Sigmoid", ["d"], ["s"], name="s"),
+        node("Mul", ["s", "three"], ["m"], name="m"),
+        node("Div", ["m", "part"], ["y"], name="y"),
+    ]
+    path = save(model(nodes, X, {"y": F32}, three=np.float32(3), part=np.float32(0.7)), tmp_path / "net.onnx")
+    np.savez(tmp_path / "in.npz", **feeds(X))
+    assert "every bit" in done("verify", path, "--input", tmp_path / "in.npz", "--images", 5).stdout
+
+
 def test_quantised_codes_go_to_other_scales(tmp_path: Path) -> None:
     """Relu, pools and reshapes of reals between two scales, signed and unsigned: all on the array."""
     nodes = [

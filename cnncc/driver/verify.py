@@ -115,6 +115,8 @@ class Verifier:
         """Run `module` and compare it with the level before `step`."""
         if step.name == CALIBRATE:
             self._is_exact = place_nodes(module, self.compilation.ctx.weights).is_exact
+            if self._is_exact:
+                self._floats = self._run_floats(module)  # folds of the host's floats round otherwise
             self._calibrated = module.clone()
             return
         try:
