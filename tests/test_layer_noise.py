@@ -162,6 +162,19 @@ def test_layer_noise_names_narrowed_sums(tmp_path: Path) -> None:
     assert "psums narrow the weights of y (4 channels)" in printed
 
 
+def test_values_that_are_too_small_for_a_scale(tmp_path: Path) -> None:
+    """The warning names the first of them, not those that are zeros."""
+    nodes = [node("Conv", ["x", "w"], ["y"], name="y"), node("Conv", ["x", "zeros"], ["z"], name="z")]
+    arrays = {"w": noise(1, 3, 3, 1, 1), "zeros": np.zeros((3, 3, 1, 1), np.float32)}
+    model = save(build(nodes, {"x": (1, 3, 4, 4)}, ["y", "z"], arrays), tmp_path / "net.onnx")
+    x = noise(2, 2, 3, 4, 4)
+    for factor, is_tiny in ((1e-20, False), (1e-30, True)):
+        inputs = data(tmp_path, x=(x / np.abs(x).max() * factor).astype(np.float32))
+        warning = done("compile", model, "-o", tmp_path / "net.cnb", "--calibrate", inputs).stderr
+        says = "values are too small at input 'x' and 1 other value: no value is above 1e-30, so all integers are 0"
+        assert (says in warning) == is_tiny
+
+
 def test_layer_noise_calibration_data_beyond_what_the_model_states(tmp_path: Path) -> None:
     """The model quantises an input that a convolution of floats reads after: data beyond its codes saturates."""
     nodes = [

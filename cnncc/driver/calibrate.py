@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, SSAValue
 from cnncc.dialects.cnn import Range, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import element_dtype
-from cnncc.errors import Refusal, Refusals
+from cnncc.errors import Refusal, Refusals, plural
 from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
 from cnncc.main_function import input_names, main_arguments, main_function, returned
@@ -71,8 +71,8 @@ def calibrate(
     ranges = seen.ranges(operand_bits, psum_bits)
     write_ranges(module, ranges)
     if data is None:
-        return [RANDOM_INPUTS]
-    return _saturated(module, store, seen.beyond(ranges, operand_bits), feeds)
+        return [RANDOM_INPUTS, *_vanishing(ranges)]
+    return [*_saturated(module, store, seen.beyond(ranges, operand_bits), feeds), *_vanishing(ranges)]
 
 
 def assume_ranges(module: ModuleOp, top: int) -> None:
@@ -108,11 +108,24 @@ def _saturated(
     warnings: list[str] = []
     for value, share in zip(beyond, np.mean(shares, axis=0), strict=True):
         lo, hi = beyond[value].limits
-        where = value.owner.label() if isinstance(value.owner, NodeOp) else f"input '{value.name_hint}'"
-        warnings.append(
-            f"calibration data saturates at {where}: {100 * share:.3g} % of its values lie outside {lo:.4g}..{hi:.4g}"
-        )
+        outside = f"{100 * share:.3g} % of its values lie outside {lo:.4g}..{hi:.4g}"
+        warnings.append(f"calibration data saturates at {_place(value)}: {outside}")
     return warnings
+
+
+def _vanishing(ranges: Mapping[SSAValue, Range]) -> list[str]:
+    """A warning for values that are too small for a scale, though not all 0."""
+    greatest = {value: max(abs(known.lo), abs(known.hi)) for value, known in ranges.items()}
+    tiny = [value for value, most in greatest.items() if most and not Scale.of(ranges[value]).integer(most)]
+    if not tiny:
+        return []
+    others = f" and {plural(len(tiny) - 1, 'other value')}" if tiny[1:] else ""
+    most = f"no value is above {greatest[tiny[0]]:.3g}, so all integers are 0"
+    return [f"values are too small at {_place(tiny[0])}{others}: {most}: scale the weights or the inputs"]
+
+
+def _place(value: SSAValue) -> str:
+    return value.owner.label() if isinstance(value.owner, NodeOp) else f"input '{value.name_hint}'"
 
 
 def _batch(dims: tuple[int, ...]) -> int:
