@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 from cli_cases import CALIBRATION, DIGITS, SAMPLES, build, conv_model, done, invoke, noise, save, snapshot
 from examples import examples
@@ -366,6 +366,18 @@ def test_check_says_which_nodes_the_host_runs(tmp_path: Path) -> None:
         if f.resource == "% of MACs" and f.severity == "note"
     ]
     assert share == pytest.approx(100 * macs[0] / sum(macs))
+
+
+def test_check_says_what_of_unknown_shape_the_host_runs(tmp_path: Path) -> None:
+    """ONNX knows the shape of no result behind an operator of another domain."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[1, 3, 7, 9] x) => (float[a, b, c, d] y) {
+          g = com.microsoft.Gelu (x)
+          y = MaxPool <kernel_shape = [2, 2]> (g)
+        }"""
+    found = check(save(onnx.parser.parse_model(text), tmp_path / "net.onnx"), CompileOptions("spatial-8x8"))
+    (reason,) = [each.text for each in found if each.where.startswith("MaxPool")]
+    assert reason == "runs on the host: input 0 is of unknown shape, not a tensor of f32 of known shape"
 
 
 def test_check_measures_bits_that_psums_cost(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -454,6 +455,12 @@ def test_cli_a_network_without_layers_on_the_array(tmp_path: Path) -> None:
     said = refused("compile", path, "--arch", "tcpa-4x4", "--parallel", "layers", "-o", tmp_path / "net.cnb")
     assert "no layer runs on the array" in said
     assert "+0.0 %" in done("estimate", path, "--front").stdout
+
+
+def test_cli_a_front_states_options_that_compile_takes(tmp_path: Path) -> None:
+    path = save(conv_model(), tmp_path / "net.onnx")
+    points = json.loads(done("estimate", path, "--front", "--json").stdout)
+    assert points and all((each["slack"] is None) == (each["objective"] != "cycles") for each in points)
 
 
 def test_cli_writes_no_file_that_it_reads(tmp_path: Path) -> None:

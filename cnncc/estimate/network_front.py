@@ -29,7 +29,7 @@ class FrontPoint:
     """A program: the objective that gives it, its cycles, its energy, its words from and to DRAM."""
 
     objective: str
-    slack: float
+    slack: float | None  # of cycles alone
     cycles: int
     energy: float
     dram_words: int
@@ -60,7 +60,8 @@ def network_front(source: Path, options: CompileOptions, progress: Progress) -> 
         words, cycles = counts["words"], counts["cycles"]["total"]
         dram_words = words["dram_read"] + words["dram_write"]
         cost = energy(counts, arch.energy)["total"]
-        points.append(FrontPoint(objective.name, objective.slack, cycles, cost, dram_words))
+        slack = objective.slack if objective.name == "cycles" else None
+        points.append(FrontPoint(objective.name, slack, cycles, cost, dram_words))
     front = list[FrontPoint]()
     for point in sorted(points, key=lambda point: (point.cycles, point.energy)):
         if not front or point.energy < front[-1].energy:

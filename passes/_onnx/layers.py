@@ -15,10 +15,11 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.onnx import NodeOp, ValueType
 from cnncc.dialects.weights import ConstantOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import opset_imports
+from cnncc.frontend.onnx_types import UNKNOWN
 from cnncc.numerics import Floats
 from cnncc.passes._onnx.normalisation import read_normalisation
 from cnncc.passes._onnx.windows import StaysOnHost, image_sizes, position_counts, read_pads, read_window, require
@@ -143,7 +144,18 @@ def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
 def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = (f32,)) -> None:
     wanted = " or ".join(str(element) for element in elements)
     holds = any(is_tensor_of(value, element) for element in elements)
-    require(holds, f"{what} is {value.type}, not a tensor of {wanted} of known shape")
+    require(holds, f"{what} is {_named_type(value)}, not a tensor of {wanted} of known shape")
+
+
+def _named_type(value: SSAValue) -> str:
+    """As a user knows it: shapes are unknown behind operators that ONNX has no rules for."""
+    match value.type:
+        case TensorType() as tensor_type:
+            return str(tensor_type)
+        case ValueType(spec=spec) if value.type != UNKNOWN:
+            return spec.data
+        case _:
+            return "of unknown shape"
 
 
 def constant_input(node: NodeOp, index: int, store: WeightStore) -> Array | None:
@@ -331,7 +343,7 @@ def _concat(node: NodeOp, store: WeightStore) -> Layer:
     for index, value in enumerate(node.operands):
         require(not isinstance(value.owner, ConstantOp), f"input {index} is constant")
         kind = cast("TensorType[Attribute]", node.operands[0].type).element_type
-        require(is_tensor_of(value, kind), f"input {index} is {value.type}, not a tensor of {kind} of known shape")
+        _require_tensor(value, f"input {index}", (kind,))
     return ConcatLayer()
 
 
