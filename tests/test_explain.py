@@ -18,7 +18,7 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
-from cnncc.estimate.layer_limits import COMPUTE, LIMITS, MOVED, cause_text, limit_of, limits, sentence
+from cnncc.estimate.layer_limits import COMPUTE, LIMITS, MOVED, cause_text, limit_of, limit_sentences, limits, sentence
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.array_grid import with_config
 
@@ -226,3 +226,11 @@ def test_explain_limit_names_the_rate(
     assert (limit["cause"], limit["lifted"]["key"]) == (cause, key)
     faster = program.counters(with_config(arch, {key: 2 * changed[key]}))["layers"][layer]["cycles"]["total"]
     assert limit["lifted"]["cycles"] == faster
+
+
+def test_estimate_names_the_limits_of_five_layers_and_where_those_of_others_are() -> None:
+    """LeNet has seven layers."""
+    layers = estimated(LENET, *LENET_OPTIONS)["layers"]
+    *shown, others = limit_sentences(layers)
+    assert len(shown) == 5 and others == "these lose the most cycles; --explain LAYER says it of 2 other layers"
+    assert len(limit_sentences({label: layers[label] for label in ("c1", "c2", "f1", "f2", "f3")})) == 5

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, plural
 from cnncc.explore.array_grid import Value, with_config
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
@@ -158,11 +158,14 @@ def sentence(label: str, layer: Mapping[str, Any]) -> str:
 
 
 def limit_sentences(layers: Mapping[str, Any]) -> list[str]:
-    """Sentences on the layers that lose the most cycles to anything but operations."""
+    """Sentences on the layers that lose the most cycles to anything but operations, and where those on others are."""
     lost = {
         label: layer["cycles"]["total"] * (1 - layer["utilisation"]["total"])
         for label, layer in layers.items()
         if "limit" in layer
     }
     most = sorted(lost, key=lost.__getitem__, reverse=True)[:MOST_SENTENCES]
-    return [sentence(label, layer) for label, layer in layers.items() if label in most]
+    sentences = [sentence(label, layer) for label, layer in layers.items() if label in most]
+    if others := len(lost) - len(most):
+        sentences.append(f"these lose the most cycles; --explain LAYER says it of {plural(others, 'other layer')}")
+    return sentences
