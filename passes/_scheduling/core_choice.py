@@ -41,6 +41,7 @@ MOST_PACKINGS = 64  # ways to lay rectangles on the array
 
 Shape = tuple[int, int]  # rows and columns of PEs
 Cut = tuple[int, ...]  # the first unit of each core
+Way = tuple[tuple[int, Region], ...]  # rectangles by number, with their places
 
 
 class Combination(NamedTuple):
@@ -243,35 +244,69 @@ class CoreSearch:
         return self.known[key]
 
 
+class _Ways:
+    """Ways to lay rectangles on an array, each once. They are kept, and found only as far as they are asked for."""
+
+    def __init__(self, ways: Iterator[Way]) -> None:
+        self._more, self._kept, self._seen = ways, list[Way](), set[Way]()
+
+    def __iter__(self) -> Iterator[Way]:
+        at = 0
+        while at < len(self._kept) or self._finds_another():
+            yield self._kept[at]
+            at += 1
+
+    def _finds_another(self) -> bool:
+        for way in self._more:
+            if way not in self._seen:
+                self._seen.add(way)
+                self._kept.append(way)
+                return True
+        return False
+
+
 @cache
-def _cuts_of(shapes: frozenset[tuple[int, Shape]], rows: int, cols: int) -> tuple[tuple[tuple[int, Region], ...], ...]:
+def _cuts_of(shapes: frozenset[tuple[int, Shape]], rows: int, cols: int) -> _Ways:
     """Ways to lay numbered rectangles on so many rows and columns, parted by cuts from edge to edge."""
+    return _Ways(_cuts(shapes, rows, cols))
+
+
+def _cuts(shapes: frozenset[tuple[int, Shape]], rows: int, cols: int) -> Iterator[Way]:
+    """The same, some several times."""
+    if any(height > rows or width > cols for _, (height, width) in shapes):
+        return
     if len(shapes) == 1:
-        ((number, (height, width)),) = shapes
-        fits = height <= rows and width <= cols
-        return (((number, Region(height, width)),),) if fits else ()
-    ways, ordered = list[tuple[tuple[int, Region], ...]](), sorted(shapes)
+        ((number, shape),) = shapes
+        yield ((number, Region(*shape)),)
+        return
     if sum(prod(shape) for _, shape in shapes) > rows * cols:
-        return ()
+        return
+    ordered, ways = sorted(shapes), 0
     for count in range(1, len(ordered)):
         for part in map(frozenset, combinations(ordered, count)):
-            rest = shapes - part
-            for row in range(1, rows):
-                ways += _joined(_cuts_of(part, row, cols), _cuts_of(rest, rows - row, cols), row, 0)
-            for col in range(1, cols):
-                ways += _joined(_cuts_of(part, rows, col), _cuts_of(rest, rows, cols - col), 0, col)
-            if len(ways) >= MOST_PACKINGS:
-                return tuple(dict.fromkeys(ways))
-    return tuple(dict.fromkeys(ways))
+            for way in _parted(part, shapes - part, rows, cols):
+                yield way
+                ways += 1
+            if ways >= MOST_PACKINGS:
+                return
 
 
-def _joined(
-    one: Sequence[tuple[tuple[int, Region], ...]], two: Sequence[tuple[tuple[int, Region], ...]], row: int, col: int
-) -> Iterator[tuple[tuple[int, Region], ...]]:
+def _parted(
+    one: frozenset[tuple[int, Shape]], two: frozenset[tuple[int, Shape]], rows: int, cols: int
+) -> Iterator[Way]:
+    """All ways with a cut between two parts."""
+    for row in range(1, rows):
+        yield from _joined(_cuts_of(one, row, cols), _cuts_of(two, rows - row, cols), row, 0)
+    for col in range(1, cols):
+        yield from _joined(_cuts_of(one, rows, col), _cuts_of(two, rows, cols - col), 0, col)
+
+
+def _joined(one: _Ways, two: _Ways, row: int, col: int) -> Iterator[Way]:
     """All ways of one part beside those of another, which begins at a row and a column."""
-    for first, second in product(one, two):
-        moved = ((at, replace(place, row0=place.row0 + row, col0=place.col0 + col)) for at, place in second)
-        yield tuple(sorted((*first, *moved)))
+    for first in one:
+        for second in two:
+            moved = ((at, replace(place, row0=place.row0 + row, col0=place.col0 + col)) for at, place in second)
+            yield tuple(sorted((*first, *moved)))
 
 
 @cache
