@@ -101,14 +101,16 @@ class CoreChain:
 
     @property
     def options(self) -> list[GivenCore]:
-        """The cores as a schedule file has them. Channels between the same two cores have one number of rows there."""
+        """The cores as a schedule file has them, with the delays that are the best.
+
+        Channels between the same two cores have one number of rows there.
+        """
         keeps, given = iter(self.keeps), list[GivenCore]()
         for core, is_last in zip(self.cores, [*[False] * (len(self.cores) - 1), True], strict=True):
-            region, plans = core.region, core.group.of_layers
+            region = core.region
             place = f"{region.rows}x{region.cols}@{region.row0},{region.col0}"
             behind = 0 if is_last else max(next(keeps) for _ in core.part.leaving)
-            delays = tuple(plan.delay for plan in plans)
-            given.append(GivenCore(tuple(core.part.labels), place, plans[-1].rows, delays, behind))
+            given.append(GivenCore(tuple(core.part.labels), place, core.group.plans[-1].rows, (), behind))
         return given
 
     @cached_property
