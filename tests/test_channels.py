@@ -89,6 +89,13 @@ def test_a_pool_takes_a_token_for_two_rows():
     assert (*map(stripes, link_of(link).full),) == (frozenset(range(14)), frozenset(range(14)))
 
 
+def test_a_ring_has_a_slot_for_each_row_of_a_stripe():
+    """Rows 0 and 1 are written together, then 2 and 3. A window in a row of padding reads rows 1 and 3 alone."""
+    link = channel(5, RowRead(0, "ifmap", 1, 2, 1), 2, rows=2)
+    assert (link.least, link.ring) == (2, 5) and channel_problem(link) is None
+    assert "keeps 1 rows, the fewest are 2" in (channel_problem(replace(link, keeps=1)) or "")
+
+
 def test_what_is_refused():
     link = channel(7, RowRead(0, "ifmap", 3, 1, 1), 2)
     assert "keeps 2 rows, the fewest are 3" in (channel_problem(link) or "")

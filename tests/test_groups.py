@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from examples import SEED, examples
@@ -15,7 +17,7 @@ from cnncc.errors import Refusal
 from cnncc.eval import nest
 from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, least_ring
 from cnncc.mapping.mapping import Loop, Mapping, Sizes
-from cnncc.passes._scheduling.stripes import with_least_rings, with_least_rows
+from cnncc.passes._scheduling.stripes import with_least_delays, with_least_rings, with_least_rows
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_group import NestGroupPass
 
@@ -108,15 +110,25 @@ def _refused(group: GroupOp, ctx: CompilerContext, module: ModuleOp, chain: Chai
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_a_ring_of_which_every_second_row_is_read_has_an_even_number_of_rows(rows: int) -> None:
-    """`nest-to-array` refuses others. Such a reader needs an odd number where first stripes are shorter."""
+    """`nest-to-array` refuses others. A late reader needs an odd number where first stripes are shorter."""
     nests = [Mapping((Loop("h", step),)) for step in (2 * rows, rows)]
     first = GroupLayer("first", "mac", Sizes(1, 1, 1, 13, 4, 1, 1), nests[0], 0)
     reads = (RowRead(0, "ifmap", extent=1, stride=2),)
     second = GroupLayer("second", "mac", Sizes(1, 1, 1, 7, 2, 1, 1), nests[1], 0, reads=reads, leaves=True)
     plans = with_least_rows([first, second])
+    plans[1] = replace(plans[1], delay=plans[1].delay + 1)
     least = least_ring(plans[1].stripes, reads[0], plans[0].stripes, plans[1].delay - plans[0].delay)
     kept, last = with_least_rings(plans, [1, 2])
-    assert (kept.keeps, last.keeps) == (least + 1, 0) and least == 2 * rows - 1
+    assert (kept.keeps, last.keeps) == (least + 1, 0) and least == 4 * rows - 1
+
+
+def test_a_ring_has_a_slot_for_each_row_of_a_stripe():
+    """Rows 0 and 1 are written together. A window of one row in one row of padding reads row 1 alone."""
+    around = (Sizes(1, 1, 1, 2, 4, 1, 1), Mapping((Loop("h", 2),))), (Sizes(1, 1, 1, 2, 4, 1, 1), Mapping((Loop("h"),)))
+    reads = (RowRead(0, "ifmap", extent=1, stride=2, pad=1),)
+    first, second = (GroupLayer(name, "mac", *each, 0) for name, each in zip("ab", around, strict=True))
+    kept, _ = with_least_rings(with_least_delays([first, replace(second, reads=reads, leaves=True)]), [1, 1])
+    assert kept.keeps == 2
 
 
 def test_a_refusal_that_is_passed_on_can_be_printed():

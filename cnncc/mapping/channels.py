@@ -137,7 +137,7 @@ class Channel:
 
     @cached_property
     def least(self) -> int:
-        """The fewest rows with which the cores go on, if there is no other channel between them.
+        """The fewest rows with which the cores go on, if there is no other channel between them: at least a stripe, and
 
             max over points x of the consumers of   end of the producer's stripe that x needs - first row that is read
 
@@ -147,7 +147,7 @@ class Channel:
             (self.producer.stripes.start(last + 1), low)
             for (_, last), low in zip(self.reading, self._lows, strict=True)
         )
-        return max(1, *(end - low for end, low in ends))
+        return max(self.producer.stripes.most_rows, *(end - low for end, low in ends))
 
     def last_reader(self, gone: int, frame: int = 0) -> tuple[int, Point]:
         """(frame, point) of the last reader of a row before row number `gone`."""

@@ -64,6 +64,11 @@ class Stripes:
         """Rows of a stripe, 0 of one that there is not."""
         return self.start(stripe + 1) - self.start(stripe) if stripe >= 0 else 0
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest stripe. They are written together, so that a ring has a slot for each of them."""
+        return max(self.rows_of(0), self.rows_of(1))
+
     def of_row(self, row: int) -> int:
         """The stripe that a row is in."""
         return (row - self.head) // self.rows + 1 if row >= self.head else 0
@@ -160,7 +165,7 @@ def least_lag(consumer: Stripes, read: RowRead, producer: Stripes) -> int:
 @lru_cache(maxsize=1024)
 def least_ring(consumer: Stripes, read: RowRead, producer: Stripes, lag: int) -> int:
     """Rows of the ring, so that the producer, `lag` stripes ahead, overwrites no row that the consumer still reads."""
-    least = 1
+    least = producer.most_rows
     for stripe in range(consumer.count):
         low, end = consumer.reads(read, stripe, producer.height)
         if end > low:
