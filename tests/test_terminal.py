@@ -122,6 +122,11 @@ COLUMNS = (Column("layer", NAME), "cycles", Column("DRAM words", drop=1), Column
 ROWS = ((FIRST, "1,234", "5", "k > c > h > w > r > s"), "below it", ("fc", "12", "345,678", ""))
 
 
+def test_a_number_and_its_percent_sign_stay_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "terminal_width", lambda: 10)
+    assert terminal.folded("  12345 12 % of it") == ["  12345", "      12 %", "      of", "      it"]
+
+
 def test_a_table_that_fits_is_printed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     at_width(monkeypatch, 100)
     assert table(COLUMNS, ROWS) == [

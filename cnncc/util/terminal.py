@@ -13,6 +13,7 @@ PIPE_WIDTH = 120  # characters of a line where no terminal says how many
 NUMBER, NAME, TEXT = "number", "name", "text"
 LEAST = {NAME: 12, TEXT: 20}  # characters that such a column keeps
 GAP = "  "
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,13 @@ def _total(widths: Iterable[int]) -> int:
 
 
 def folded(line: str) -> list[str]:
-    """A line on as many lines as it needs; all but the first have four blanks more in front."""
+    """A line on as many lines as it needs; all but the first have four blanks more in front. `3 %` stays together."""
     if len(line) <= terminal_width():
         return [line]
     behind = " " * (len(line) - len(line.lstrip()) + 4)
-    return wrap(line, terminal_width(), subsequent_indent=behind, break_on_hyphens=False)
+    kept = line.replace(" %", f"{NO_BREAK}%")
+    parts = wrap(kept, terminal_width(), subsequent_indent=behind, break_on_hyphens=False)
+    return [part.replace(f"{NO_BREAK}%", " %") for part in parts]
 
 
 def fitted(lines: Iterable[str]) -> str:
