@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_cases import build, done, noise, save
 from examples import SEED, examples
 from group_cases import Chain, random_chain, tensor
+from onnx import helper
 from test_array_eval import altered, difference
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -439,3 +441,22 @@ def test_a_deadlock_of_a_binary_names_layers():
         program_stats(binary, frames=2)
     with pytest.raises(Refusal, match=re.escape(why)):
         Machine(binary, 2).run()
+
+
+def test_a_stripe_has_a_slot_for_each_row_though_few_are_read(tmp_path: Path) -> None:
+    """A window of one row in a row of padding reads rows 1 and 3 of 5. Rows 0 and 1 are written by one commit."""
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c"], name="first"),
+        helper.make_node("Conv", ["c", "b"], ["y"], name="second", pads=[1, 1, 0, 1], strides=[2, 1]),
+    ]
+    arrays = {"a": noise(1, 2, 4, 1, 1), "b": noise(2, 3, 2, 1, 3)}
+    model, images = save(build(nodes, {"x": (1, 4, 5, 4)}, ["y"], arrays), tmp_path / "net.onnx"), tmp_path / "x.npz"
+    np.savez(images, x=noise(3, 3, 4, 5, 4))
+    first, second = ('layers = ["first"]\nplace = "2x2@0,0"\nrows = 2\n', 'layers = ["second"]\nplace = "1x2@2,0"\n')
+    (tmp_path / "cores.toml").write_text(f"[[core]]\n{first}\n[[core]]\n{second}")
+    results = list[np.ndarray]()
+    for options in ((), ("--schedule", tmp_path / "cores.toml")):
+        done("compile", model, "--arch", "tcpa-4x4", "--calibrate", images, *options, "-o", tmp_path / "net.cnb")
+        done("run", tmp_path / "net.cnb", "--input", images, "--output", tmp_path / "y.npz")
+        results.append(np.load(tmp_path / "y.npz")["y"])
+    assert np.array_equal(*results)
