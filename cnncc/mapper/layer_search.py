@@ -1,8 +1,15 @@
 """The search for a layer's mapping: which spaces are searched one after the other, how long, and what improves. No IR.
 
-1. The fastest mapping: in the budget; in a tight budget where that is far from the bound (SPACE-13); by each form where
-   forms may have used up the runs of others (BOUND-8); longer where much less may do (BOUND-6); then a local search
-   (LOCAL-1). A network's first layer has one longer search (CHAIN-1).
+1. The fastest mapping. A network's first layer has one longer search (CHAIN-1). The others have up to five:
+
+   | search | where |
+   |---|---|
+   | in the budget | always |
+   | of each form by itself | forms may have used up the runs of others (BOUND-8) |
+   | in a tight budget | the best is far from the bound (SPACE-13) |
+   | a longer one | much less may do (BOUND-6) |
+   | a local one | the best is a little above the bound (LOCAL-1) |
+
 2. With prices: the front of cheaper mappings (FRONT-1).
 """
 
