@@ -397,7 +397,8 @@ def random_case(seed: int) -> tuple[str, Arch, int]:
         ifmap_halves=r.randint(1, 3), psum_halves=r.randint(1, 3),
     )  # fmt: skip
     arch = replace(
-        PAPER, pe=pe, dram=Dram(r.randint(1, 9), r.randint(0, 90)), bus=Bus(r.randint(1, 10), r.randint(0, 5)),
+        PAPER, pe=pe, dram=Dram(r.choice([*range(1, 10), 0.3, 2.5]), r.randint(0, 90)),
+        bus=Bus(r.randint(1, 10), r.randint(0, 5)),
         commit=OutputUnits(r.randint(1, 3), r.randint(0, 9)), sequencer=Sequencer(r.randint(1, 6), r.random() < 0.8),
         cores=Cores(8, r.randint(0, 8), 3, r.choice([0, 1, 10, 300])),
     )  # fmt: skip

@@ -33,7 +33,7 @@ def random_array(choice: Choice) -> dict[str, Any]:
             "virtual_words": one([0, 4, 24]),
         },
         "glb": {"words": glb_words(choice), "words_per_cycle": number(1, 9)},
-        "dram": {"words_per_cycle": number(1, 9), "latency_cycles": number(0, 70)},
+        "dram": {"words_per_cycle": one([*range(1, 10), 0.3, 1.25, 2.5]), "latency_cycles": number(0, 70)},
         "bus": {"burst_words": number(1, 10), "latency_cycles": number(0, 3)},
         "commit": {"units_per_column": number(1, 3), "latency_cycles": number(0, 5)},
         "links": {"n2n": choice.yes()},

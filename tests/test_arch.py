@@ -106,13 +106,38 @@ def test_arch_manual_names_every_key() -> None:
 
 @pytest.mark.parametrize(("table", "key"), [at for at, cells in rows().items() if " to " in cells[1]])
 def test_arch_manual_ranges_are_those_of_the_reader(table: str, key: str) -> None:
-    least, most = map(int, rows()[table, key][1].split(" to "))
+    least, most = map(json.loads, rows()[table, key][1].split(" to "))
     for value in (least, most):
         arch = asdict(arch_from_table(changed(table, key, value), "file"))
         assert (arch[table] if table else arch)[key] == value
     for value in (least - 1, most + 1):
         with pytest.raises(Refusal, match=rf"{key} = {value} is outside {least} to {most}"):
             arch_from_table(changed(table, key, value), "file")
+
+
+@pytest.mark.parametrize(
+    ("rate", "words", "cycles"), [(8, 8, 1), (2.0, 2, 1), (2.5, 5, 2), (0.3, 3, 10), (0.001, 1, 1000)]
+)
+def test_arch_rates_are_exact(rate: float, words: int, cycles: int) -> None:
+    arch = arch_from_table(changed("dram", "words_per_cycle", rate), "file")
+    assert (arch.dram.rate_words, arch.dram.rate_cycles) == (words, cycles)
+    assert parse_arch(arch_text(arch), "shown") == arch
+    assert repr(arch.dram) == f"Dram(words_per_cycle={rate:g}, latency_cycles=64)"  # digests keep theirs
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (2.0625, "2.0625 has more than 3 decimals"),
+        (0.0009, "0.0009 is outside 0.001 to"),
+        (float("nan"), "nan is outside"),
+        (float("inf"), "inf is outside"),
+        (True, "is a number, not true"),
+    ],
+)
+def test_arch_refuses_other_rates(rate: float, message: str) -> None:
+    with pytest.raises(Refusal, match=rf"file \[dram\]: words_per_cycle .*{message}"):
+        arch_from_table(changed("dram", "words_per_cycle", rate), "file")
 
 
 def test_arch_show_all_has_every_key(tmp_path: Path) -> None:

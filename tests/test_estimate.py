@@ -215,7 +215,7 @@ def unchanged(short_searches: None, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.parametrize(
     "changes",
     [
-        {"dram.words_per_cycle": 16, "dram.latency_cycles": 3},
+        {"dram.words_per_cycle": 12.8, "dram.latency_cycles": 3},
         {"glb.words_per_cycle": 1, "bus.burst_words": 1, "bus.latency_cycles": 9},
         {"pe.weight_halves": 1, "pe.ifmap_halves": 3, "pe.psum_halves": 1, "pe.start_cycles": 7, "pe.finish_cycles": 0},
         {"sequencer.queue_depth": 1, "commit.units_per_column": 4, "commit.latency_cycles": 0, "pe.words_per_cycle": 2},
@@ -251,7 +251,7 @@ def test_estimate_what_if_refuses(tmp_path: Path) -> None:
         ("dram.words_per_cycle", "is not KEY=VALUE, for example dram.words_per_cycle=16"),
         ("dram.words_per_cycle=fast", "'fast' is no number, true or false"),
         ("dram.words_per_cycle=8,16", "takes one value, `cnncc explore --vary dram.words_per_cycle=8,16` several"),
-        ("dram.words_per_cycle=0", "--what-if [dram]: words_per_cycle = 0 is outside 1 to"),
+        ("dram.words_per_cycle=0", "--what-if [dram]: words_per_cycle = 0 is outside 0.001 to"),
         ("dram.bandwidth=7", "--what-if [dram]: "),
         ("foo.bar=16", "--what-if: the architecture file has no table [foo]"),
         ("clock_mhz=100", "--what-if clock_mhz=100: cycles do not depend on clock_mhz"),

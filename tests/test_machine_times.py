@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from fractions import Fraction
 from math import ceil
 
 import pytest
@@ -229,7 +230,7 @@ class Plain:
             words = inst.number("count") * inst.number("rows") * inst.number("words")
             what = "weights" if self.bases.get(inst.number("dram"), 0) < self.constant_words else "activations"
             what = what if inst.text("direction") == "in" else "results"
-            busy = ceil(words / arch.dram.words_per_cycle)
+            busy = ceil(words / Fraction(str(arch.dram.words_per_cycle)))
             return [(f"dram_bandwidth_{what}", busy)], (f"dram_latency_{what}", arch.dram.latency_cycles)
         if inst.spec.name == "mac":
             steps = inst.number("pixels") * inst.number("taps") * inst.number("step_range")
@@ -437,7 +438,8 @@ def random_program(seed: int) -> tuple[list[Instruction], Arch]:
             start_cycles=rng.randint(0, 4), finish_cycles=rng.randint(0, 2),
             words_per_cycle=rng.choice([1, 1, 2, 5]))  # fmt: skip
     arch = Arch(
-        "random", 4, 4, pe, Glb(4096, rng.randint(1, 9)), Dram(rng.randint(1, 9), rng.randint(0, 60)),
+        "random", 4, 4, pe, Glb(4096, rng.randint(1, 9)),
+        Dram(rng.choice([*range(1, 10), 0.3, 2.5]), rng.randint(0, 60)),
         operand_bits=rng.choice([8, 16]), bus=Bus(rng.randint(1, 10), rng.randint(0, 5)),
         commit=OutputUnits(rng.randint(1, 3), rng.randint(0, 9)),
         sequencer=Sequencer(rng.randint(1, 6), rng.random() < 0.8),

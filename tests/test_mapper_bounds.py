@@ -174,6 +174,7 @@ def test_bounds_are_below_the_model() -> None:
         overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         arch = replace(arch, pe=replace(arch.pe, words_per_cycle=(1, 1, 4)[number % 3]))
+        arch = replace(arch, dram=replace(arch.dram, words_per_cycle=(3, 0.3, 2.5, 3, 3)[number % 5]))
         if number % 3:
             check(with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng), arch, rng, seen, exact)
         else:

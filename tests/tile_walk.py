@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from fractions import Fraction
 from math import ceil, gcd, prod
 from typing import NamedTuple
 
@@ -200,7 +201,7 @@ class Walk:
 
     def dma(self, words: int, takes: str = "", gives: str = "") -> None:
         dram = self.arch.dram
-        self.time.issue("dma", ceil(words / dram.words_per_cycle), dram.latency_cycles, takes, gives)
+        self.time.issue("dma", ceil(words / Fraction(str(dram.words_per_cycle))), dram.latency_cycles, takes, gives)
 
     def walk(self, depth: int, at: At) -> None:
         self.slices(depth, at)

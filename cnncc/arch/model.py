@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import date
+from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -31,20 +32,28 @@ class Key:
     Attributes:
         only     the legal numbers of a key without a range
         unsaid   whether texts and digests leave out the key at its default, so that older arrays keep theirs
+        decimals the most decimals of a number that is none of energy, so that counts are exact
     """
 
     unit: str
     meaning: str
-    least: int = 1
+    least: float = 1
     most: int = 1 << 16
     only: tuple[int, ...] = ()
     unsaid: bool = False
+    decimals: int | None = None
 
 
 def _said_repr(table: object) -> str:
     """The text of a table without unsaid keys at their defaults: digests of arrays are made from it."""
     said = (f"{key}={getattr(table, key)!r}" for key in said_keys(table))
     return f"{type(table).__name__}({', '.join(said)})"
+
+
+@lru_cache(maxsize=64)  # each transfer asks for it
+def _fraction(number: float) -> Fraction:
+    """A number of the file, by its decimals."""
+    return Fraction(str(number))
 
 
 @dataclass(frozen=True)
@@ -113,8 +122,20 @@ class Glb:
 class Dram:
     """The memory behind the DMA (DMA-2)."""
 
-    words_per_cycle: Annotated[int, Key("words a cycle", "of a transfer, either way")]
+    words_per_cycle: Annotated[
+        float, Key("words a cycle", "of a transfer, either way, with up to three decimals", 0.001, decimals=3)
+    ]
     latency_cycles: Annotated[int, Key("cycles", "until a transfer is done", 0)]
+
+    @property
+    def rate_words(self) -> int:
+        """Words that move in `rate_cycles` cycles: 5 in 2 at 2.5 words a cycle."""
+        return _fraction(self.words_per_cycle).numerator
+
+    @property
+    def rate_cycles(self) -> int:
+        """The fewest cycles in which a whole number of words moves."""
+        return _fraction(self.words_per_cycle).denominator
 
 
 @dataclass(frozen=True)
@@ -287,7 +308,11 @@ def _number(where: str, name: str, kind: type, key: Key, value: object) -> int |
         raise Refusal(f"{where}: {name} is {' or '.join(map(str, key.only))}, not {value}")
     if not key.least <= value <= key.most:
         raise Refusal(f"{where}: {name} = {value} is outside {key.least} to {key.most}")
-    return kind(value)
+    if key.decimals is None:
+        return kind(value)
+    if value != round(value, key.decimals):
+        raise Refusal(f"{where}: {name} = {value} has more than {key.decimals} decimals")
+    return int(value) if value == int(value) else value
 
 
 def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:

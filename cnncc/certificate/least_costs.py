@@ -50,7 +50,7 @@ def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budg
     for _, block, image in _blocks(shape, streamed):
         if (free := budget - block) >= 0:
             moved.append(image + (weights - free // 2 if weights > free else 0))
-    return max(array, -(-(results + min(moved)) // arch.dram.words_per_cycle))
+    return max(array, -(-(results + min(moved)) * arch.dram.rate_cycles // arch.dram.rate_words))
 
 
 def prices_of(objective: str, arch: Arch) -> Energy:

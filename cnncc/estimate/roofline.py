@@ -24,7 +24,7 @@ class Roof:
     """A memory or port. intensity: operations for each of `words`; at the ridge it would keep up with the PEs."""
 
     words: int
-    words_per_cycle: int
+    words_per_cycle: float
     intensity: float
     ridge: float
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
+
+from cnncc.arch.model import Dram
 
 Counts = npt.NDArray[np.int64]
 """Whole numbers."""
@@ -35,6 +39,13 @@ ALL = ILLEGAL >> 1
 
 NONE: PerPlan = np.zeros(1, np.int64)
 """No cycles, in any plan."""
+
+Words = TypeVar("Words", int, PerPlan, PerPlan | int)
+
+
+def transfer_cycles(words: Words, dram: Dram) -> Words:
+    """⌊D(words)⌋ of docs/mapper.md: the cycles of transfers at least, whatever their number."""
+    return words * dram.rate_cycles // dram.rate_words
 
 
 def stable_order(keys: Counts) -> Counts:

@@ -12,6 +12,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below
@@ -44,7 +45,7 @@ def candidates(
             continue
         least = np.maximum(array, transfers.least(stage, buffers))
         if not budget.prefetched:  # the array waits for the first slice; this is for the order, and proves nothing
-            least = least + stage.buffer // arch.dram.words_per_cycle
+            least = least + transfer_cycles(stage.buffer, arch.dram)
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan
+from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan, transfer_cycles
 from cnncc.mapper.block_sizes import BlockSizes, sides
 from cnncc.mapper.blocks import Blocks, Cells, some_of
 from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of
@@ -241,8 +241,8 @@ class BlockTimes:
         """
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         cut = bool(blocks.budget.streamed)
-        comes = np.where(blocks.first > 0, blocks.first // dram.words_per_cycle + dram.latency_cycles, 0)
-        leaves = np.where(blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0)
+        comes = np.where(blocks.first > 0, transfer_cycles(blocks.first, dram) + dram.latency_cycles, 0)
+        leaves = np.where(blocks.last > 0, transfer_cycles(blocks.last, dram) + dram.latency_cycles, 0)
         drain = leaves + (1 if cut else bound.drain)
         compute = self.compute + self.refills + self.residual_comes()
         committing = self.committing()
@@ -321,7 +321,7 @@ class BlockTimes:
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         if "residual" not in blocks.budget.streamed or "ifmap" in blocks.budget.streamed:
             return NONE
-        comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
+        comes = transfer_cycles(blocks.outputs, dram) + dram.latency_cycles
         return np.maximum(comes - self.held_sums - bound.fill, 0)
 
     def buffers_of_results(self) -> PerPlan:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cnncc.mapper.arrays import NONE, PerPlan
+from cnncc.mapper.arrays import NONE, PerPlan, transfer_cycles
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocks import Buffers, Weights
 from cnncc.mapper.space import StagePlace
@@ -129,10 +129,10 @@ class BlockTransfers:
         residual = "residual" in self.streamed
         images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
         words = blocks.outputs * residual + blocks.image * images + third
-        comes = np.maximum(second // self.wpc - held, 0) - 2 * self.times.in_full * part
+        comes = np.maximum(transfer_cycles(second, self.dram) - held, 0) - 2 * self.times.in_full * part
         comes = comes + self.dram.latency_cycles * (1 + residual) + bound.arch.commit.latency_cycles
-        stall = np.maximum(comes + (words + blocks.outputs) // self.wpc, 0)
-        with_weights = np.maximum(comes + (words + self._end_words + stage.buffer) // self.wpc, 0)
+        stall = np.maximum(comes + transfer_cycles(words + blocks.outputs, self.dram), 0)
+        with_weights = np.maximum(comes + transfer_cycles(words + self._end_words + stage.buffer, self.dram), 0)
         slices = self._slices_behind_results(stage)
         rows = blocks.full // blocks.in_a_row  # residual and image are those of the block behind the next one
         others = np.maximum(blocks.full - rows * (1 + (images | residual)) - slices, 0)
@@ -151,8 +151,12 @@ class BlockTransfers:
             return NONE
         w_number, (k_full, h_full, _) = blocks.w.number[blocks.ww], blocks.full_sides
         words = blocks.image + blocks.outputs * ("residual" in self.streamed)
-        second = (words + self._end_words + stage.buffer) // self.wpc + self._between_blocks - self.times.in_full
-        first = (words + blocks.outputs) // self.wpc + self._between_blocks - self.times.in_end
+        second = (
+            transfer_cycles(words + self._end_words + stage.buffer, self.dram)
+            + self._between_blocks
+            - self.times.in_full
+        )
+        first = transfer_cycles(words + blocks.outputs, self.dram) + self._between_blocks - self.times.in_end
         slices = self._slices_behind_results(stage)
         ends = k_full * np.where(w_number > 1, h_full - 1, 1) - (w_number == 1)
         stalls = np.maximum(second, 0) * slices + np.maximum(first, 0) * np.maximum(ends - slices, 0)
@@ -169,7 +173,11 @@ class BlockTransfers:
             return NONE
         k_full, h_full, w_full = blocks.full_sides
         results = blocks.outputs // blocks.k.sizes[blocks.kk] * blocks.k.last[blocks.kk]
-        comes = (results + blocks.image + stage.buffer) // self.wpc + self.dram.latency_cycles + self.bound.turn
+        comes = (
+            transfer_cycles(results + blocks.image + stage.buffer, self.dram)
+            + self.dram.latency_cycles
+            + self.bound.turn
+        )
         rows = np.where(blocks.w.number[blocks.ww] == w_full, 1, h_full)
         images = self.bound.times * np.maximum(h_full * w_full - rows - 1, 0)
         inside = blocks.double & ~blocks.sliced & ~blocks.k_outside & (stage.part == 1) & (k_full > 1)
@@ -219,7 +227,7 @@ class BlockTransfers:
         transfers = transfers + blocks.results * len(self.streamed & {"output", "residual"})
         transfers = transfers + np.maximum(stage.words // np.maximum(stage.buffer, 1) - 1, 0)
         words = blocks.moved + stage.words - stage.buffer
-        dma = words // self.wpc + transfers * (1 + self.dram.latency_cycles)
+        dma = transfer_cycles(words, self.dram) + transfers * (1 + self.dram.latency_cycles)
         load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
         if bound.depends_on_blocks:  # at least a load of a word for each macro-instruction
             return times.compute + times.macros * (2 + load) + times.committing() + times.commits * commit + dma

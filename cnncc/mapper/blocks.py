@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan
+from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan, transfer_cycles
 from cnncc.mapper.block_sizes import (
     BlockSizes,
     block_tiles,
@@ -367,11 +367,11 @@ class Blocks:
         """
         dram, longest = self.arch.dram, np.zeros(1)
         if "ifmap" in self.budget.streamed:
-            words = self.moved_image / dram.words_per_cycle
-            longest = (words + self.images * dram.latency_cycles) / (1 + self.double)
+            cycles = self.moved_image * dram.rate_cycles / dram.rate_words
+            longest = (cycles + self.images * dram.latency_cycles) / (1 + self.double)
         if {"residual", "output"} & self.budget.streamed:
-            words = self.everything / dram.words_per_cycle
-            longest = np.maximum(longest, (words + self.results * dram.latency_cycles) / self.most_results)
+            cycles = self.everything * dram.rate_cycles / dram.rate_words
+            longest = np.maximum(longest, (cycles + self.results * dram.latency_cycles) / self.most_results)
         return longest
 
     def transfers(self, weights: PerPlan | int) -> PerPlan:
@@ -382,10 +382,10 @@ class Blocks:
         """
         dram, others = self.arch.dram, self.moved_image + weights
         if not {"residual", "output"} <= self.budget.streamed:
-            return (self.moved - self.moved_image + others) // dram.words_per_cycle
+            return transfer_cycles(self.moved - self.moved_image + others, dram)
         waits = np.maximum(self.results - 2, 0) * dram.latency_cycles
-        results = (self.moved - self.moved_image) // dram.words_per_cycle
-        return results + np.maximum(others // dram.words_per_cycle, waits)
+        results = transfer_cycles(self.moved - self.moved_image, dram)
+        return results + np.maximum(transfer_cycles(others, dram), waits)
 
 
 class PlanBounds(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch, counted_arch
-from cnncc.mapper.arrays import Amounts, Counts
+from cnncc.mapper.arrays import Amounts, Counts, transfer_cycles
 from cnncc.mapper.objective import Figures, Objective
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.program_schedule import program_cycles
@@ -195,7 +195,7 @@ def waits(current: LayerChoice, arch: Arch) -> bool:
     """Whether a layer may wait for its first words for more than a small part of its cycles."""
     if current.plan is None or not current.prefetched_words:
         return False
-    comes = current.prefetched_words // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    comes = transfer_cycles(current.prefetched_words, arch.dram) + arch.dram.latency_cycles
     streams = any(stage.operand in ACTIVATIONS for stage in current.plan.mapping.stages if stage.memory == "glb")
     return comes * (STREAMED_WAIT_PART if streams else WAIT_PART) > _estimate(current, True, arch)
 

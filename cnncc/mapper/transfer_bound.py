@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.arrays import NEVER, Counts, Flags, PerPlan
+from cnncc.mapper.arrays import NEVER, Counts, Flags, PerPlan, transfer_cycles
 from cnncc.mapper.block_sizes import cut_dims, least_words, least_words_of
 from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, some_of
 from cnncc.mapper.bound import ideal_cycles
@@ -75,7 +75,7 @@ class TransferBound:
     def _array(self, blocks: Blocks, compute: Counts | int) -> PerPlan:
         """Cycles of the array: A + refills of one buffer + D(first block) + D(last block)."""
         compute = compute * self.arch.sequencer.overlap
-        return compute + blocks.refills(self.held) + (blocks.first + blocks.last) // self.arch.dram.words_per_cycle
+        return compute + blocks.refills(self.held) + transfer_cycles(blocks.first + blocks.last, self.arch.dram)
 
 
 class TrafficOf:
@@ -127,7 +127,7 @@ def streamed_cycles(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
     if "ifmap" in budget.streamed and all(stride <= (count - 1) * dilation + 1 for count, stride, dilation in taps):
         words += sizes.n * shape.channels * shape.ih * shape.iw
-    return words // arch.dram.words_per_cycle
+    return transfer_cycles(words, arch.dram)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -138,7 +138,7 @@ def cycles_about(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     """
     sizes = shape.sizes
     if shape.kind == "copy":
-        return len(budget.streamed) * shape.results // arch.dram.words_per_cycle
+        return transfer_cycles(len(budget.streamed) * shape.results, arch.dram)
     ideal = ideal_cycles(shape, arch)
     if least_words(shape, arch, budget) > budget.words:
         return NEVER

@@ -10,12 +10,13 @@ from cnncc.arch.model import Arch
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import image_words
+from cnncc.model.occupancy import ceil_div
 
 
 def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
     """Cycles of the group at least."""
     busy = sum(layer.shape.busy_cycles(arch) for layer in plan.layers)
-    return max(busy, -(-least_group_words(plan, arch) // arch.dram.words_per_cycle))
+    return max(busy, ceil_div(least_group_words(plan, arch) * arch.dram.rate_cycles, arch.dram.rate_words))
 
 
 def least_group_words(plan: GroupPlan, arch: Arch) -> int:

@@ -156,5 +156,5 @@ class Engines:
 
 def transfer(moved: str, words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
     """DMA-2. moved: weights (with parameters), activations or results."""
-    busy, latency = ceil_div(words, arch.dram.words_per_cycle), arch.dram.latency_cycles
+    busy, latency = ceil_div(words * arch.dram.rate_cycles, arch.dram.rate_words), arch.dram.latency_cycles
     return Task(DMA, busy, latency, takes, gives, ((f"dram_bandwidth_{moved}", busy),), f"dram_latency_{moved}")

@@ -26,7 +26,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.mapper.arrays import NEVER
+from cnncc.mapper.arrays import NEVER, transfer_cycles
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
@@ -175,7 +175,7 @@ def _may_be_worth(known: _Mapped, network: Network, candidates: Candidates) -> b
 def _least_cycles(layers: Iterable[LayerOp], arch: Arch) -> int:
     """Cycles of layers one by one at least: of their products and results, or of their weights from DRAM."""
     shapes = [layer_shape(layer) for layer in layers if layer.kind.data != "copy"]
-    return sum(max(ideal_cycles(each, arch), each.weight_words // arch.dram.words_per_cycle) for each in shapes)
+    return sum(max(ideal_cycles(each, arch), transfer_cycles(each.weight_words, arch.dram)) for each in shapes)
 
 
 def _all_resident(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnncc.errors import plural
+from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.passes._scheduling.group_choice import GroupChoice
@@ -118,7 +119,7 @@ def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
     out = sum(value.words for value in results if value.root is network.root(group.layers[-1].result))
     energy = into * (arch.energy.dram_read + arch.energy.glb_write)
     energy += out * (arch.energy.glb_read + arch.energy.dram_write)
-    return Costs((into + out) // arch.dram.words_per_cycle, into + out, energy)
+    return Costs(transfer_cycles(into + out, arch.dram), into + out, energy)
 
 
 def form_of(group: LayerGroup) -> str:

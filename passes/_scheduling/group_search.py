@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
+from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.costs import cost_of
 from cnncc.mapper.layer_search import SearchTask
@@ -379,7 +380,7 @@ class GroupSearch:
         """A candidate; what it loads is not copied to the GLB before the first layer."""
         words = sum(self.copied[root].words for root in map(self.network.root, group.loaded) if root in self.copied)
         saved = words * (self.costs.dram_read + self.costs.glb_write)
-        fewer = words // self.arch.dram.words_per_cycle
+        fewer = transfer_cycles(words, self.arch.dram)
         return Candidate(form, group, Figures(cycles - fewer, cost - saved))
 
     def _least(self, form: GroupForm) -> Candidate:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
-from cnncc.mapper.arrays import NEVER
+from cnncc.mapper.arrays import NEVER, transfer_cycles
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_shape import GlbBudget
@@ -65,7 +65,7 @@ def ends_streamed(
     """
 
     def is_worth_while(value: Value) -> bool:
-        copied = value.words // arch.dram.words_per_cycle + arch.dram.latency_cycles
+        copied = transfer_cycles(value.words, arch.dram) + arch.dram.latency_cycles
         return END_PART > 0 and (copied * END_PART >= cycles or value.words * GLB_PART > arch.glb.words)
 
     inputs, results = (

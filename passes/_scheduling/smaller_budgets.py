@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.dialects.nest import LayerOp
+from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import STREAMED_WAIT_PART, WAIT_PART, LayerChoice, added_cycles
 from cnncc.mapper.costs import cost_of
@@ -130,7 +131,7 @@ def _wanted(
         return
     fits = first.words + second.prefetched_words <= before.budget.words
     part = STREAMED_WAIT_PART if current.budget.streamed else WAIT_PART
-    comes = second.prefetched_words // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    comes = transfer_cycles(second.prefetched_words, arch.dram) + arch.dram.latency_cycles
     if comes * part <= ideal_cycles(second.plan.shape, arch):
         return  # even if it waits for all of that
     alone, cycles = _cycles(first, arch), _cycles(second, arch)
@@ -141,7 +142,7 @@ def _wanted(
         return
     sizes = [second.words // SHARE]
     if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
-        in_time = 2 * alone * arch.dram.words_per_cycle
+        in_time = 2 * alone * arch.dram.rate_words // arch.dram.rate_cycles
         sizes.append(min(second.words - second.prefetched_words + in_time, second.prefetched_words - 1))
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
         sizes.append(second.words // 2)

@@ -195,7 +195,7 @@ def _least(module: ModuleOp, shapes: Sequence[Shape], arch: Arch) -> Bound:
     layers = [_bound(shape, arch) for shape in shapes]
     kept = fewest_cycles(*network_of(module, [_of_array(shape, arch).total for shape in shapes]), arch)
     total = max(kept, sum(layer.total for layer in layers))
-    weights = sum(shape.weights for shape in shapes) // arch.dram.words_per_cycle
+    weights = sum(shape.weights for shape in shapes) * arch.dram.rate_cycles // arch.dram.rate_words
     total = max(total, weights) if arch.sequencer.overlap else total + weights  # TIME-6
     return Bound(sum(layer.compute for layer in layers), total)
 

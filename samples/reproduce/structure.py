@@ -148,7 +148,8 @@ def through_dram(shape: Shape, arch: Arch) -> int:
     or are streamed after that. The results are in the GLB when the layer ends, or have been streamed out.
     """
     words = _read_once(shape) + shape.results * shape.residual, shape.results
-    return sum(max(0, needed - arch.glb.words) for needed in words) // arch.dram.words_per_cycle
+    moved = sum(max(0, needed - arch.glb.words) for needed in words)
+    return moved * arch.dram.rate_cycles // arch.dram.rate_words
 
 
 def _up(a: int, b: int) -> int:

@@ -109,11 +109,10 @@ def fewest_cycles(layers: Sequence[Layer], values: Sequence[Value], arch: Arch) 
 
     Layer by layer, for each choice of the values that are in the GLB then, the times that may be best.
     """
-    wpc = arch.dram.words_per_cycle
     given = [number for number, value in enumerate(values) if value.first < 0 <= value.last]
     ends_by_values: dict[frozenset[int], list[Times]] = {}
     for there in _subsets(frozenset(), given):
-        loaded = sum(values[number].words for number in there) // wpc
+        loaded = _transferred(sum(values[number].words for number in there), arch)
         ends_by_values[there] = [(loaded, loaded)]
     for at, layer in enumerate(layers):
         after: dict[frozenset[int], list[Times]] = {}
@@ -126,9 +125,14 @@ def fewest_cycles(layers: Sequence[Layer], values: Sequence[Value], arch: Arch) 
         ends_by_values = {there: _best(ends) for there, ends in after.items()}
     totals: list[int] = []
     for there, ends in ends_by_values.items():
-        stored = sum(values[number].words for number in there) // wpc
+        stored = _transferred(sum(values[number].words for number in there), arch)
         totals += [max(array, dma) + stored for array, dma in ends]
     return min(totals)
+
+
+def _transferred(words: int, arch: Arch) -> int:
+    """Cycles of the DMA for them, at least (DMA-2)."""
+    return words * arch.dram.rate_cycles // arch.dram.rate_words
 
 
 def _subsets(there: frozenset[int], others: Sequence[int]) -> Iterator[frozenset[int]]:
@@ -146,7 +150,7 @@ def _ended(layer: Layer, there: frozenset[int], begun: Times, arch: Arch) -> Tim
     image = layer.words * (layer.image not in there)
     residual = layer.results * (layer.residual is not None and layer.residual not in there)
     results = layer.results * (layer.output not in there)
-    come, all_words = ((n // arch.dram.words_per_cycle) for n in (image + residual, image + residual + results))
+    come, all_words = (_transferred(n, arch) for n in (image + residual, image + residual + results))
     behind = max(array, dma)  # where its own transfers begin
     if not arch.sequencer.overlap:
         end = behind + layer.cycles + all_words

@@ -67,7 +67,7 @@ def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occup
 
 def dma_occupancy(inst: Instruction, arch: Arch, constant: bool) -> Occupancy:
     """Rule DMA-2. constant: it moves weights or parameters."""
-    busy = ceil_div(dma_words(inst), arch.dram.words_per_cycle)
+    busy = ceil_div(dma_words(inst) * arch.dram.rate_cycles, arch.dram.rate_words)
     moved = "results" if inst.text("direction") == "out" else "weights" if constant else "activations"
     return Occupancy(busy, arch.dram.latency_cycles, ((f"dram_bandwidth_{moved}", busy),), f"dram_latency_{moved}")
 
