@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from cnncc.arch.model import PRESETS, load_arch
-from cnncc.binary.container import Binary, from_bytes, to_bytes
-from cnncc.binary.isa_module import build_binary, layers
+from cnncc.api import Binary, CompileOptions, compile_model
+from cnncc.arch.model import PRESETS
+from cnncc.binary.container import from_bytes, to_bytes
+from cnncc.binary.isa_module import layers
 from cnncc.binary.run import Machine, inputs_of
 from cnncc.binary.run import run as run_values
-from cnncc.driver.pipeline import Settings, import_model
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic
@@ -47,11 +47,7 @@ LEAST_MACS = 100_000  # of one image, of LeNet's layers that are shown
 
 def compiled(model: Path, name: str, calibration: Mapping[str, Array]) -> Binary:
     """A network for a named array, quantised on calibration data, as it comes out of its file."""
-    arch = load_arch(name)
-    settings = Settings(arch, name, arch.operand_bits, dict(calibration))
-    compilation = import_model(model, 1, settings)
-    compilation.run()
-    return from_bytes(to_bytes(build_binary(compilation.module, compilation.ctx.weights, arch)))
+    return from_bytes(to_bytes(compile_model(model, CompileOptions(name, batch=1), calibration)))
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -18,11 +18,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in cnncc/cli/main.py, b
 
 import numpy as np
 
-from cnncc.binary.counters import program_stats
-from cnncc.binary.run import run
-from cnncc.driver.build import compiled
-from cnncc.driver.sources import CompileOptions, start_compilation
-from cnncc.errors import Refusal
+from cnncc.api import CompileOptions, Refusal, compile_model, program_stats, run
+from cnncc.driver.sources import start_compilation
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.node_macs import module_macs
 from cnncc.frontend.run_onnx import OnnxSession
@@ -50,7 +47,7 @@ def row(model: Path, images: Array, labels: Array) -> list[str]:
 
     floats = share(np.asarray(OnnxSession(load_onnx(model, batch=len(images))).run({"input": images})[0]))
     options = CompileOptions(ARRAY, calibrate=SAMPLES / "inputs/digits_calibration.npz", batch=1)
-    binaries = [compiled(model, replace(options, precision=precision)) for precision in ("int16", "int8")]
+    binaries = [compile_model(model, replace(options, precision=precision)) for precision in ("int16", "int8")]
     integers = [share(run(binary, {"input": images})["logits"]) for binary in binaries]
     return [model.stem, f"{program_stats(binaries[0])['macs']:,}", floats, *integers]
 

@@ -16,12 +16,10 @@ from typing import NamedTuple
 
 import click
 
+from cnncc.api import Binary, CompileOptions, compile_model, program_stats
 from cnncc.arch.model import Arch, load_arch
-from cnncc.binary.container import Binary
-from cnncc.binary.counters import program_stats
 from cnncc.binary.isa_module import layers
-from cnncc.driver.build import Build
-from cnncc.driver.sources import CompileOptions, start_before_programs, start_compilation
+from cnncc.driver.sources import start_before_programs
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.isa.table import Instruction
 from cnncc.machine.instruction_sizes import UnitSettings
@@ -30,6 +28,7 @@ from cnncc.machine.times.clock import Clock, start_state
 from cnncc.machine.times.durations import Occupancy
 from cnncc.machine.times.loop_texts import LoopTexts, waits_for
 from cnncc.machine.times.tasks import ENGINES, EngineTask, queue_of
+from cnncc.util.progress import silent
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "pictures"
@@ -404,10 +403,8 @@ def compiled() -> Binary:
     with TemporaryDirectory() as folder:
         schedule = Path(folder) / "layer.toml"
         schedule.write_text(TIME_MAPPING)
-        compilation = start_compilation(ROOT / TIME_MODEL, CompileOptions(TIME_ARRAY, batch=1, schedule=schedule))
-        build = Build(compilation, ROOT / TIME_MODEL)
-        compilation.run("isa", [build])
-    return build.binary()
+        options = CompileOptions(TIME_ARRAY, batch=1, schedule=schedule)
+        return compile_model(ROOT / TIME_MODEL, options, remark=silent)
 
 
 def timeline(binary: Binary, label: str) -> Picture:

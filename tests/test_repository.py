@@ -44,7 +44,7 @@ LAYERS = (
     ("explore",),
     ("estimate",),
     ("certificate",),
-    ("cli",),
+    ("cli", "api"),
     ("__main__",),
 )
 APART = (("eval", "passes"),)  # an evaluator takes all from the op that it runs

@@ -10,12 +10,11 @@ import pytest
 from click.testing import CliRunner
 from test_explain import one_layer
 
+from cnncc.api import CompileOptions, compile_model, program_stats
 from cnncc.arch.model import load_arch
-from cnncc.binary.counters import program_stats
 from cnncc.cbrain.convolution import Convolution
 from cnncc.cbrain.schemes import Accesses, CBrain, Counting, Scheme, accesses
-from cnncc.driver.build import compiled
-from cnncc.driver.sources import CompileOptions
+from cnncc.util.progress import silent
 from cnncc.window import Window
 
 ARCH = load_arch("cbrain-16-16")
@@ -29,7 +28,8 @@ def test_cbrain_accesses_are_counted(scheme: Scheme, tmp_path: Path) -> None:
     """The words of the cost model are those of the program, and those of the formulas, which also count padding."""
     model = one_layer(tmp_path, PADDED.inputs, PADDED.outputs, PADDED.results[0])
     name = cbrain_accesses.NAMES[scheme]
-    stats = program_stats(compiled(model, CompileOptions("cbrain-16-16", dataflow=name, slack=0.0)), causes=False)
+    options = CompileOptions("cbrain-16-16", dataflow=name, slack=0.0)
+    stats = program_stats(compile_model(model, options, remark=silent), causes=False)
     (padded,), (plan,) = (cbrain_accesses.plans(layer, scheme, ARCH) for layer in (PADDED, LAYER))
     words = cbrain_accesses.counted(padded, ARCH)
     assert words == cbrain_accesses.of_counters(stats["layers"]["c"], ARCH)

@@ -198,9 +198,9 @@ def to_bytes(binary: Binary) -> bytes:
     return pack(members)
 
 
-def save(binary: Binary, path: Path) -> None:
+def save(binary: Binary, path: Path | str) -> None:
     """Write the file: all of it or nothing. Raises Refusal if it cannot be written."""
-    write_atomically(path, to_bytes(binary))
+    write_atomically(Path(path), to_bytes(binary))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -211,8 +211,9 @@ _SOURCES = {
 }
 
 
-def load(path: Path) -> Binary:
+def load(path: Path | str) -> Binary:
     """The binary in a file. Raises Refusal, with the file, the member and the fault."""
+    path = Path(path)
     data = read_bytes(path, FILE_LIMIT_BYTES, "a binary has at most 4 GiB")
     try:
         return replace(from_bytes(data), manifest=f"{path}: {MANIFEST}")

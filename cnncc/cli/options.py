@@ -153,12 +153,8 @@ class Probability(click.ParamType[float]):
 
 
 def print_remarks(compilation: Compilation, values: bool = True) -> None:
-    """The notes and warnings of a compilation on stderr, each once. values: whether the command has to do with any."""
-    from cnncc.driver.calibrate import RANDOM_INPUTS
-
-    notes = [f"note: {note.where}: {note.text}" for note in compilation.notes]
-    warnings = [f"warning: {text}" for text in compilation.warnings if values or text != RANDOM_INPUTS]
-    for remark in dict.fromkeys([*notes, *warnings]):
+    """The remarks of a compilation on stderr. values: whether the command has to do with any."""
+    for remark in compilation.remarks(values):
         click.echo(f"cnncc: {remark}", err=True)
 
 

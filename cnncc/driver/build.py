@@ -13,7 +13,6 @@ from cnncc.binary.isa_module import build_binary
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.pipeline import Compilation, Step
 from cnncc.driver.program_parts import PartsObserver
-from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.model.plan_json import as_json
 
 
@@ -47,10 +46,3 @@ class Build:
 def binary_of(compilation: Compilation, metadata: dict[str, Any] | None = None) -> Binary:
     """The binary of a compilation at the `isa` level."""
     return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, metadata)
-
-
-def compiled(model: Path, options: CompileOptions) -> Binary:
-    """The binary of a model, without metadata. Raises Refusal as `cnncc compile` does."""
-    compilation = start_compilation(model, options)
-    compilation.run()
-    return binary_of(compilation)

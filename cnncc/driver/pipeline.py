@@ -220,6 +220,14 @@ class Compilation:
     def __post_init__(self) -> None:
         self.ctx.warning = self.warnings.append
 
+    def remarks(self, values: bool) -> list[str]:
+        """Its notes and warnings, each once. values: whether any value is asked for."""
+        from cnncc.driver.calibrate import RANDOM_INPUTS
+
+        notes = [f"note: {note.where}: {note.text}" for note in self.notes]
+        warnings = [f"warning: {text}" for text in self.warnings if values or text != RANDOM_INPUTS]
+        return list(dict.fromkeys([*notes, *warnings]))
+
     def remaining(self) -> tuple[Step, ...]:
         """The steps that have not run yet, by the mark of the last one.
 

@@ -119,16 +119,21 @@ def check_in_turn(compilation: Compilation, what: str) -> None:
         raise Refusal(f"{what} works for layers one after the other alone: give the model, or IR from before {CORES}")
 
 
-def start_compilation(model: Path, options: CompileOptions) -> Compilation:
-    """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
+def start_compilation(
+    model: Path, options: CompileOptions, calibration: Mapping[str, Array] | None = None
+) -> Compilation:
+    """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal.
+
+    calibration: the data, in the place of a file of it.
+    """
     from cnncc.main_function import input_names
 
     if options.schedule is not None:
         read_schedule(str(options.schedule))  # its own faults are refused before any work
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
-    compilation = import_model(model, options.batch, options.settings())
-    if options.calibrate is not None:
+    compilation = import_model(model, options.batch, options.settings(calibration))
+    if options.calibrate is not None and calibration is None:
         data = read_npz(options.calibrate, input_names(compilation.module))
         compilation.settings = options.settings(data)
     return compilation

@@ -60,6 +60,8 @@ def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int
     """
     counts: set[int] = set()
     for name, (batch, *rest) in shapes.items():
+        if name not in arrays:
+            raise Refusal(f"input '{name}' is missing, there is {', '.join(arrays) or 'nothing'}")
         array, element = arrays[name], elements[name]
         if array.dtype.kind != "f" if element == "float32" else array.dtype != element:
             wanted = "floating point numbers" if element == "float32" else element
@@ -76,11 +78,12 @@ def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int
     return counts.pop() if counts else 1
 
 
-def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
+def read_npz(path: Path | str, names: Sequence[str]) -> dict[str, Array]:
     """The arrays `names` of an .npz file; others in it are left unread.
 
     Raises: Refusal, for a file that is no .npz, holds Python objects, or lacks a name.
     """
+    path = Path(path)
     try:
         with path.open("rb") as file:
             if not file.read(len(_NPY)).startswith((_ZIP, _NPY)):

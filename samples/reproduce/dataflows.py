@@ -18,12 +18,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cnncc.binary.counters import program_stats
-from cnncc.binary.run import random_inputs, run
-from cnncc.driver.build import compiled
-from cnncc.driver.sources import CompileOptions
-from cnncc.errors import Refusal
-from cnncc.util.progress import Progress, progress_line
+from cnncc.api import CompileOptions, Refusal, compile_model, program_stats, run
+from cnncc.binary.run import random_inputs
+from cnncc.util.progress import Progress, progress_line, silent
 from cnncc.util.terminal import NAME, Column, fitted, table
 
 SEED = 0
@@ -143,7 +140,7 @@ def reproduce(arch: str, progress: Progress) -> list[Run]:
         for done, (number, equation) in enumerate(EQUATIONS.items()):
             progress(f"Equation ({number})", done, len(EQUATIONS))
             schedule.write_text(f'["conv"]\nmapping = "{equation.mapping}"\n')
-            binary = compiled(model, CompileOptions(arch, schedule=schedule))
+            binary = compile_model(model, CompileOptions(arch, schedule=schedule), remark=silent)
             outputs.append(next(iter(run(binary, random_inputs(binary, SEED)).values())))
             if not np.array_equal(outputs[0], outputs[-1]):
                 raise Refusal(f"({number}) computes other integers than ({next(iter(EQUATIONS))})")

@@ -30,11 +30,9 @@ from os_formulas import (
 )
 from os_tables import NAMES, SHAPES, TILES, UNROLLING, rows
 
-from cnncc.binary.counters import program_stats
-from cnncc.driver.build import compiled
+from cnncc.api import CompileOptions, compile_model, program_stats
 from cnncc.driver.check import check
-from cnncc.driver.sources import CompileOptions
-from cnncc.util.progress import Progress, progress_line
+from cnncc.util.progress import Progress, progress_line, silent
 from cnncc.util.terminal import Column, fitted, table
 
 SEED = 0
@@ -121,7 +119,8 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
     file.write_text(schedule(net, side, list(shapes)))
     refused = refusals(model, arch, file)
     file.write_text(schedule(net, side, [layer for layer in shapes if layer not in refused]))
-    counted = program_stats(compiled(model, CompileOptions(arch, schedule=file)))["layers"]
+    binary = compile_model(model, CompileOptions(arch, schedule=file), remark=silent)
+    counted = program_stats(binary)["layers"]
     for layer, shape in shapes.items():
         tile, unroll, counts = tiled[layer], unrolled[layer], counted[f"conv{layer}"]
         cycles = counts["cycles"]

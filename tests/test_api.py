@@ -1,0 +1,91 @@
+"""`cnncc.api` does what the commands do: the same binaries, outputs, counters, warnings and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_cases import CALIBRATION, DIGITS, SAMPLES, done, invoke, refused
+
+from cnncc.api import CompileOptions, Refusal, compile_model, estimate, load, program_stats, run, save
+from cnncc.util.progress import silent
+from cnncc.weights import Array
+
+MNIST, DEPTHWISE = SAMPLES / "models" / "mnist.onnx", SAMPLES / "models" / "depthwise.onnx"
+CORES = {"arch": "tcpa-4x4", "parallel": "layers", "batch": 1}
+
+
+def digits(path: Path) -> dict[str, Array]:
+    with np.load(path) as file:
+        return {"input": file["input"]}
+
+
+def options_of(given: dict[str, Any]) -> list[str]:
+    return [word for key, value in given.items() for word in (f"--{key}", str(value))]
+
+
+@pytest.fixture(autouse=True)
+def _short(short_searches: None) -> None:
+    """Mappings are compared with each other alone."""
+
+
+@pytest.mark.parametrize("given", [{"arch": "spatial-4x4", "batch": 1, "objective": "energy"}, CORES])
+def test_api_does_what_the_commands_do(given: dict[str, Any], tmp_path: Path) -> None:
+    net, written = tmp_path / "net.cnb", {name: tmp_path / name for name in ("outputs.npz", "stats.json")}
+    done("compile", MNIST, *options_of(given), "--calibrate", CALIBRATION, "-o", net)
+    images = {"input": digits(DIGITS)["input"][:3]}
+    np.savez(tmp_path / "images.npz", **images)
+    done("run", net, "--input", tmp_path / "images.npz", "-o", written["outputs.npz"], "--stats", written["stats.json"])
+
+    binary = compile_model(str(MNIST), CompileOptions(**given), digits(CALIBRATION))
+    save(binary, str(tmp_path / "own.cnb"))
+    assert (tmp_path / "own.cnb").read_bytes() == net.read_bytes()
+    with np.load(written["outputs.npz"]) as outputs:
+        assert np.array_equal(run(load(str(net)), images)["logits"], outputs["logits"])
+    frames = 3 if given is CORES else 1
+    assert program_stats(binary, frames=frames) == json.loads(written["stats.json"].read_text())
+    for source, of_source in ((MNIST, given), (net, dict[str, Any]())):
+        said = json.loads(done("estimate", source, *options_of(of_source), "--json").stdout)
+        assert json.loads(json.dumps(estimate(str(source), CompileOptions(**of_source)))) == said
+
+
+def test_api_takes_calibration_from_a_file_as_well() -> None:
+    of_file = CompileOptions(batch=1, calibrate=CALIBRATION)
+    binaries = [compile_model(MNIST, of_file), compile_model(MNIST, CompileOptions(batch=1), digits(CALIBRATION))]
+    first, second = (binary.tensors for binary in binaries)
+    assert first == second != compile_model(MNIST, CompileOptions(batch=1), remark=silent).tensors
+
+
+def test_api_remarks_are_those_of_the_command(tmp_path: Path) -> None:
+    said = invoke("compile", DEPTHWISE, "--batch", 1, "-o", tmp_path / "net.cnb").stderr.splitlines()
+    remarks = list[str]()
+    compile_model(DEPTHWISE, CompileOptions(batch=1), remark=remarks.append)
+    assert [f"cnncc: {remark}" for remark in remarks] == said != []
+    with pytest.warns(UserWarning, match="calibrated with random inputs") as warned:
+        compile_model(DEPTHWISE, CompileOptions(batch=1))
+    assert [str(each.message) for each in warned] == remarks and warned[0].filename == __file__
+    steps = list[str]()
+    estimate(DEPTHWISE, CompileOptions(batch=1), progress=lambda what, *_: steps.append(what))
+    assert "onnx-calibrate" in steps
+
+
+def test_api_raises_what_commands_say(tmp_path: Path) -> None:
+    with pytest.raises(Refusal) as refusal:
+        compile_model(tmp_path / "none.onnx")
+    assert refused("compile", tmp_path / "none.onnx") == f"cnncc: {refusal.value}"
+    binary = compile_model(MNIST, CompileOptions(batch=1), remark=silent)
+    for inputs, message in (
+        ({}, "input 'input' is missing, there is nothing"),
+        ({"image": np.zeros(1)}, "input 'input' is missing, there is image"),
+        ({"input": np.zeros((1, 1, 28))}, r"input 'input' has shape \[1, 1, 28\], expected"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            run(binary, inputs)
+    with pytest.raises(Refusal, match="calibration data: input 'input' is missing, there is x"):
+        compile_model(MNIST, CompileOptions(batch=1), {"x": np.zeros(1)})
+    save(binary, tmp_path / "net.cnb")
+    with pytest.raises(Refusal, match="net.cnb: a binary is mapped, to an array of its own: give no options"):
+        estimate(tmp_path / "net.cnb", CompileOptions(batch=1))
