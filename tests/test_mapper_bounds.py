@@ -21,6 +21,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.least_costs import streamed_least
 from cnncc.certificate.whole_space import engines_least
 from cnncc.mapper import combinations
+from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.block_plans import candidates
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.block_times import BlockTimes
@@ -32,7 +33,7 @@ from cnncc.mapper.prices import NOTHING
 from cnncc.mapper.search import search
 from cnncc.mapper.space import FORMS, BlockPlan, Numbers, Point, block_distributed, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import table
-from cnncc.mapper.tiles import tiles_in_time, tiles_of
+from cnncc.mapper.tiles import Tiles, tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
 from cnncc.mapping.mapping import Sizes
 from cnncc.model.energy import energy
@@ -187,6 +188,19 @@ def test_bounds_are_below_the_model() -> None:
     assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["partial"] > EXAMPLES / 10, (
         seen
     )
+
+
+@pytest.mark.parametrize(("rate", "cycles"), [(8, 1), (2.5, 4), (0.3, 36)])
+def test_transfers_at_rates_with_decimals(rate: float, cycles: int) -> None:
+    """11 words by hand, and a block of 64 words in its one buffer (BOUND-22)."""
+    arch = load_arch("spatial-4x4")
+    arch = replace(arch, dram=replace(arch.dram, words_per_cycle=rate, latency_cycles=0))
+    assert transfer_cycles(11, arch.dram) == cycles
+    shape = LayerShape("mac", Sizes(1, 4, 4, 4, 4, 1, 1), Window((1, 1)), 2, 4, 4)
+    form = next(form for form in forms_of(shape) if form.order.startswith("hwk"))
+    for streamed in ("ifmap", "output"):
+        blocks = Blocks(shape, arch, GlbBudget(1 << 16, frozenset({streamed})), Tiles(form, 4, 4, 4, 4))
+        assert blocks.round_trips.max() == 64 / rate, streamed
 
 
 def test_slices_of_weights_come_for_each_tile() -> None:
