@@ -35,8 +35,10 @@ from xdsl.irdl import (
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.traits import Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._verifiers import use_simple_verifiers
+from cnncc.errors import Refusal
 from cnncc.weights import Array, WeightStore
 
 
@@ -74,6 +76,9 @@ class ConstantOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "`:` type($result) `=` $value attr-dict"
 
+    def verify_(self) -> None:
+        _check_in_place(self, self.result.type)
+
 
 @irdl_op_definition
 class GlobalOp(IRDLOperation):
@@ -85,6 +90,15 @@ class GlobalOp(IRDLOperation):
     type = prop_def(TensorType)
     traits = traits_def(SymbolOpInterface())
     assembly_format = "$sym_name `:` $type `=` $value attr-dict"
+
+    def verify_(self) -> None:
+        _check_in_place(self, self.type)
+
+
+def _check_in_place(op: ConstantOp | GlobalOp, kind: Attribute) -> None:
+    """An array that is written in place has the type of the op. Raises VerifyException."""
+    if isinstance(op.value, DenseIntOrFPElementsAttr) and op.value.type != kind:
+        raise VerifyException(f"{op.name}: its type is {kind}, its array's is {op.value.type}")
 
 
 # Signed integers are signless in IR, as in MLIR's tensor code; unsigned ones say so.
@@ -117,12 +131,17 @@ def new_global(name: str, array: Array, store: WeightStore) -> GlobalOp:
 
 
 def constant_array(op: Operation, store: WeightStore) -> Array:
-    """The array that a `weights.constant` or `weights.global` stands for."""
+    """The array that a `weights.constant` or `weights.global` stands for. Raises Refusal for one of another type."""
     assert isinstance(op, ConstantOp | GlobalOp)
-    if isinstance(op.value, RefAttr):
-        return store[op.value.key.data]
     shaped = op.type if isinstance(op, GlobalOp) else op.result.type
     assert isinstance(shaped, TensorType)
+    if isinstance(op.value, RefAttr):
+        array = store[op.value.key.data]
+        if array.shape != shaped.get_shape() or array.dtype != _DTYPES.get(shaped.element_type, array.dtype):
+            what = f"{op.name} @{op.sym_name.data}" if isinstance(op, GlobalOp) else op.name
+            held = f"{array.dtype}{list(array.shape)}"
+            raise Refusal(f"{what}: its type is {shaped}, but weight '{op.value.key.data}' is {held}: give one of both")
+        return array
     values = list(op.value.get_values())
     full = values * int(np.prod(shaped.get_shape())) if op.value.is_splat() and len(values) == 1 else values
     return np.array(full, element_dtype(shaped.element_type)).reshape(shaped.get_shape())

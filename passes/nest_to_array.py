@@ -191,7 +191,7 @@ class _Lowering:
             _every_row(rows_apart(op), ifmap, label),
             self._home(label, "output", op.result, staged_operands),
             self._home(label, "residual", op.residual, staged_operands) if op.residual else None,
-            self.weights.weight(op.weights.root_reference.data) if op.weights else "",
+            self.weights.of_layer(label, op),
             params,
         )
         unit = A.Unit(

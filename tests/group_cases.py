@@ -90,7 +90,7 @@ def two_convolutions(rows: int) -> Chain:
     rng, dims = np.random.default_rng(5), (1, 16, rows, 8)
     chain = Chain(rng.integers(-9, 10, dims).astype(np.int64), dims=[dims] * 3)
     for number in range(2):
-        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (16, 3, 3, 16)).astype(np.int16)
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (16, 16, 3, 3)).astype(np.int16)
         chain.lines.append(
             f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]> "
             f'then <clamp = [-900, 900]> label "l{number}" : {tensor(dims)} -> {tensor(dims)}'

@@ -18,6 +18,8 @@ from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
+
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 
@@ -187,11 +189,40 @@ def test_cli_bad_ir(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("compile", "-o", "out.cnb", "--from"), ("estimate",), ("reuse",), ("atoms",)])
-def test_cli_edited_ir_that_no_step_can_run_is_no_defect(command: tuple[str, ...], folder: Path) -> None:
+def test_cli_edited_ir_that_no_step_can_run_is_no_defect(
+    command: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CnnFuseEpiloguePass, "apply", lambda *_: [][0])
+    shutil.copy(next(Path("ir").glob("*-onnx-to-cnn.mlir")), "ir/bad.mlir")
+    said = refuses(folder, *command, "ir/bad.mlir")
+    assert "ir/bad.mlir: edited IR that is not consistent? step cnn-fuse-epilogue: IndexError: " in said
+
+
+@pytest.mark.parametrize("command", [("compile", "-o", "out.cnb", "--from"), ("estimate",), ("reuse",), ("atoms",)])
+def test_cli_ir_with_an_array_of_another_type(command: tuple[str, ...], folder: Path) -> None:
+    """Four scales for five channels: the type says five, or both say four."""
     text = next(Path("ir").glob("*-onnx-to-cnn.mlir")).read_text()
-    scales = re.findall(r'@c\d\.q : tensor<(?:4|5)xf32> = #weights\.ref<"(\w+)">', text)
-    Path("ir/bad.mlir").write_text(text.replace(*scales))  # four scales for five channels
-    assert "ir/bad.mlir: edited IR that is not consistent? step " in refuses(folder, *command, "ir/bad.mlir")
+    (kind, five), (other, four) = re.findall(r'@c\d\.q : tensor<((?:4|5)xf32)> = #weights\.ref<"(\w+)">', text)
+    Path("ir/bad.mlir").write_text(text.replace(five, four))
+    held = f"its type is tensor<{kind}>, but weight '{four}' is float32[{other[0]}]"
+    assert held in refuses(folder, *command, "ir/bad.mlir")
+    Path("ir/bad.mlir").write_text(text.replace(f'{kind}> = #weights.ref<"{five}', f'{other}> = #weights.ref<"{four}'))
+    assert f"is float32[{other[0]}], the layer reads float32[{kind[0]}]" in refuses(folder, *command, "ir/bad.mlir")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("weights @c1.w", "weights @c2.w", "layer c1: @c2.w is int16[4, 5, 3, 3], the layer reads integers[5, "),
+        ("weights @c1.w", "weights @c2.q", "layer c1: @c2.q is float32[4], the layer reads integers[5, 3, 3, 3]"),
+        ('bias = "c1.b"', 'bias = "c1.q"', "layer c1: @c1.q is float32[5], the layer reads int32[5]"),
+    ],
+)
+def test_cli_ir_of_a_layer_without_what_it_reads(old: str, new: str, message: str, folder: Path) -> None:
+    text = next(Path("ir").glob("*-nest-stage.mlir")).read_text()
+    assert old in text
+    Path("ir/bad.mlir").write_text(text.replace(old, new, 1))
+    assert message in refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
 
 
 def test_cli_edited_ir_that_makes_no_binary(folder: Path) -> None:

@@ -52,14 +52,14 @@ class DramWeights:
     def params(self, label: str, op: LayerOp) -> tuple[str, int]:
         """The tensor of a layer's biases and scales, in the order of its results, and the words of one of these.
 
-        Raises Refusal if a position lacks its scale.
+        Raises Refusal unless each channel (or position) has one of each.
         """
-        names = [name for name in (op.steps.data.bias, op.steps.data.scale) if name]
-        if not names:
+        steps, sizes = op.steps.data, op.sizes.data
+        named = [(name, kind) for name, kind in ((steps.bias, "int32"), (steps.scale, "float32")) if name]
+        if not named:
             return "", 0
-        arrays, steps = [self.array(name) for name in names], op.steps.data
-        if steps.per_position and arrays[0].shape != (sizes := (op.sizes.data.h, op.sizes.data.w)):
-            raise Refusal(f"scales {arrays[0].shape} are not one for each of {sizes[0]} x {sizes[1]} positions")
+        dims = (sizes.h, sizes.w) if steps.per_position else (sizes.k,)
+        arrays = [self._of_layer(label, name, dims, kind) for name, kind in named]
         words = param_words([array.ravel() for array in arrays], self.bits)
         if not steps.per_position:
             words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
@@ -70,6 +70,24 @@ class DramWeights:
         self.new.append(new_global(name, words, self.store))
         self.globals[name] = self.new[-1]
         return self.weight(name), words.shape[1]
+
+    def of_layer(self, label: str, op: LayerOp) -> str:
+        """The DRAM tensor of a layer's weights; empty where it has none. Raises Refusal for those of other sizes."""
+        if op.weights is None:
+            return ""
+        name, sizes = op.weights.root_reference.data, op.sizes.data
+        self._of_layer(label, name, (sizes.k, sizes.c, sizes.r, sizes.s))
+        return self.weight(name)
+
+    def _of_layer(self, label: str, name: str, dims: tuple[int, ...], kind: str = "") -> Array:
+        """The array of a weights.global that a layer reads. kind: of its numbers; without, integers of any width."""
+        array = self.array(name)
+        if array.shape != dims or (array.dtype.name != kind if kind else array.dtype.kind not in "iu"):
+            raise Refusal(
+                f"layer {label}: @{name} is {array.dtype}{list(array.shape)}, "
+                f"the layer reads {kind or 'integers'}{list(dims)}: name an array of this type"
+            )
+        return array
 
     def weight(self, name: str) -> str:
         """The DRAM tensor of a weight, declared once however many layers use it."""
