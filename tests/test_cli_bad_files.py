@@ -213,6 +213,7 @@ def test_cli_ir_with_an_array_of_another_type(command: tuple[str, ...], folder: 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("nest.stage params in glb buffers 1", "", "layer c1: params must be staged in glb: they come from DRAM"),
         ("weights @c1.w", "weights @c2.w", "layer c1: @c2.w is int16[4, 5, 3, 3], the layer reads integers[5, "),
         ("weights @c1.w", "weights @c2.q", "layer c1: @c2.q is float32[4], the layer reads integers[5, 3, 3, 3]"),
         ('bias = "c1.b"', 'bias = "c1.q"', "layer c1: @c1.q is float32[5], the layer reads int32[5]"),

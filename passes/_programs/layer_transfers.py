@@ -113,8 +113,6 @@ class LayerTransfers:
     def _check_positions(self, depth: dict[str, int], streamed: list[str]) -> None:
         """Params per position are in the GLB when a commit needs them, and step as the output does."""
         sizes, loops = self.layer.shape.sizes, self.loops.loops
-        if "params" not in depth:
-            raise self._refuse("params per position must be staged in glb: they come from DRAM")
         if depth["params"] and ("weight" in depth or any(depth[operand] != depth["params"] for operand in streamed)):
             raise self._refuse("params per position come in slices only where ifmap and output do, and no weights")
         if len({inside(sizes, loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}) > 1:
