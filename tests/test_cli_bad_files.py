@@ -175,6 +175,10 @@ IR: dict[str, tuple[Edit, str]] = {
     "unknown step": (lambda text: text.replace("cnn-legalize", "cnn-polish"), "step 'cnn-polish', which is none of"),
     "unknown op": (lambda text: text.replace("cnn.conv", "cnn.convolve"), "cnn.convolve"),
     "unknown weights": (lambda text: re.sub(r'ref<"[0-9a-f]+">', 'ref<"0000000000000000">', text), "0000000000000000"),
+    "op before its operand": (
+        lambda text: re.sub(r"(?s)(    %0 = .*?\n)(    %1 = .*?\n)(?=    \S)", r"\2\1", text),
+        "bad.mlir: cnn.conv reads a value before it is computed: put it behind %",
+    ),
     "does not verify": (lambda text: text.replace("window <kernel = [3, 3]", "window <kernel = [2, 3]", 1), "cnn.conv"),
 }
 

@@ -13,6 +13,8 @@ from math import prod
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 
@@ -72,9 +74,30 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
         try:
             module = Parser(ctx, text, name=str(path)).parse_module()
             module.verify()
+            check_order(module, str(path))
         except (RecursionError, ValueError, OverflowError, NotImplementedError) as error:
             raise Refusal(f"{path}: {one_line(str(error))}") from error
         return module
+
+
+def check_order(module: ModuleOp, where: str) -> None:
+    """Refuse a value that is read before the op that computes it, which xDSL's verifier does not. Raises Refusal."""
+    for func in module.walk():
+        if isinstance(func, FuncOp) and len(func.body.blocks) == 1:
+            _check_order(func, set(), where)
+
+
+def _check_order(op: Operation, known: set[SSAValue], where: str) -> None:
+    """known: the values that stand before `op`."""
+    for region in op.regions:
+        inside = known.union(*(block.args for block in region.blocks))
+        for inner in region.block.ops if len(region.blocks) == 1 else ():
+            late = next((v.owner for v in inner.operands if v not in inside and isinstance(v.owner, Operation)), None)
+            if late is not None:
+                op_line = one_line(str(late).splitlines()[0])
+                raise Refusal(f"{where}: {inner.name} reads a value before it is computed: put it behind {op_line}")
+            _check_order(inner, inside, where)
+            inside.update(inner.results)
 
 
 def ir_text(module: ModuleOp) -> str:

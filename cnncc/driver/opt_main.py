@@ -26,7 +26,7 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
-from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weights, user_errors
+from cnncc.driver.ir_files import check_order, checked_text, dump_file, ir_bytes, load_weights, user_errors
 from cnncc.errors import Refusal, hint, one_line
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import PASSES, known_dialects
@@ -74,7 +74,9 @@ class OptMain(xDSLOptMain):
                 load_weights(Path(self.args.input_file), self.ctx)
             text = checked_text(stream.read(), self.get_input_name())
             try:
-                return parse_mlir(io.BytesIO(text.encode()))
+                module = parse_mlir(io.BytesIO(text.encode()))
+                check_order(module, self.get_input_name())
+                return module
             except RecursionError as error:
                 raise Refusal(f"{self.get_input_name()}: nested too deeply") from error
             except (ValueError, OverflowError, NotImplementedError) as error:  # attributes out of range
