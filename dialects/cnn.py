@@ -204,6 +204,8 @@ class AddOp(IRDLOperation):
     def verify_(self) -> None:
         if not self.steps.data.factors:
             raise VerifyException("cnn.add: the epilogue needs factors")
+        if self.steps.data.bias or self.steps.data.scale:
+            raise VerifyException("cnn.add: the epilogue has no bias and no scale, only factors")
         if not shape(self.x.type) == shape(self.residual.type) == shape(self.result.type):
             raise VerifyException("cnn.add: operands and result have one shape")
 

@@ -68,11 +68,12 @@ from cnncc.dialects._nest_loops import ForOp, LoopAttr, MacOp, ParOp, StageAttr,
 from cnncc.dialects._nest_loops import build_nest as build_nest
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects._verifiers import use_simple_verifiers
-from cnncc.dialects.cnn import StepsAttr, WindowAttr, check_shuffle, shape
+from cnncc.dialects.cnn import Steps, StepsAttr, WindowAttr, check_shuffle, shape
 from cnncc.mapping.channels import Channel, Link, Reader, Region, channel_problem, image_tokens, regions_problem
 from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, load_of_rows, without_unread_rows
 from cnncc.mapping.liveness import CoreChainData, liveness_problem
 from cnncc.mapping.mapping import Mapping, Sizes, mapping_problem, rest_sets, tiled_together
+from cnncc.window import Window
 
 
 @irdl_attr_definition
@@ -123,8 +124,8 @@ class LayerOp(IRDLOperation):
             raise VerifyException("nest.layer: a mac layer has weights, no other has")
         if (self.residual is not None) != bool(self.steps.data.factors):
             raise VerifyException("nest.layer: a residual and its factors go together")
-        if self.kind.data == "copy" and self.steps.data.shuffle != 1:
-            raise VerifyException("nest.layer: a copy has no shuffle")
+        if self.kind.data == "copy":
+            _check_copy(self.window.data, self.steps.data)
         check_shuffle("nest.layer", self.steps.data.shuffle, self.result.type)
         if (self.delay is not None) != isinstance(self.parent_op(), GroupOp) or (
             (self.keeps or self.first) and self.delay is None
@@ -473,6 +474,16 @@ def _check_shapes(layer: LayerOp) -> None:
         raise VerifyException(f"nest.layer: {layer.kind.data} works channel by channel: c = 1, group = k")
     if (sizes.r, sizes.s) != window.kernel or window.output(ih, iw) != (sizes.h, sizes.w):
         raise VerifyException(f"nest.layer: sizes {sizes} do not fit window {window} on {ih} x {iw}")
+
+
+def _check_copy(window: Window, steps: Steps) -> None:
+    """A copy passes single words on, which the output units only add up. Raises VerifyException."""
+    if window != Window(kernel=(1, 1), group=window.group):
+        raise VerifyException(f"nest.layer: a copy has a window of one pixel without a zero point, not {window}")
+    if steps.bias or steps.scale:
+        raise VerifyException("nest.layer: a copy has no bias and no scale, only factors")
+    if steps.shuffle != 1:
+        raise VerifyException("nest.layer: a copy has no shuffle")
 
 
 def _check_blocks(layer: LayerOp) -> None:

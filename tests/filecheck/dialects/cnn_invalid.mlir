@@ -50,6 +50,23 @@ func.func @main(%x: tensor<1x2xi16>) {
 
 // -----
 
+// The sum of two operands is no psum, which biases and scales are for.
+// CHECK: cnn.add: the epilogue has no bias and no scale, only factors
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.add %x residual %x : tensor<1x2xi16> then <bias = "b", factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.add: the epilogue has no bias and no scale, only factors
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.add %x residual %x : tensor<1x2xi16> then <scale = "q", factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
 // CHECK: cnn.add: operands and result have one shape
 func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x1xi16>) {
   %0 = cnn.add %x residual %y : tensor<1x1xi16> then <factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>

@@ -48,6 +48,42 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
+// A copy passes on what it reads, word by word: a window of one pixel, and nothing but factors.
+// CHECK: a copy has a window of one pixel without a zero point, not Window(kernel=(1, 1), stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), group=2, fill=0, zero=5)
+func.func @main(%x: tensor<1x2x3x3xi16>) {
+  %0 = nest.layer "copy" %x residual %x : tensor<1x2x3x3xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 1, s = 1>
+       window <kernel = [1, 1], group = 2, zero = 5> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
+    nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: a copy has a window of one pixel without a zero point, not Window(kernel=(3, 3)
+func.func @main(%x: tensor<1x2x3x3xi16>) {
+  %0 = nest.layer "copy" %x residual %x : tensor<1x2x3x3xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 3, s = 3>
+       window <kernel = [3, 3], pad = [1, 1, 1, 1], group = 2> then <factors = "f">
+       : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
+    nest.for k { nest.for h { nest.for w { nest.for r { nest.for s { nest.mac } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: a copy has no bias and no scale, only factors
+func.func @main(%x: tensor<1x2x3x3xi16>) {
+  %0 = nest.layer "copy" %x residual %x : tensor<1x2x3x3xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 1, s = 1>
+       window <kernel = [1, 1], group = 2> then <scale = "q", factors = "f">
+       : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
+    nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  func.return
+}
+
+// -----
+
 // The sizes are those of the result.
 // CHECK: do not fit the result (1, 4, 3, 5)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
