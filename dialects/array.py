@@ -31,8 +31,9 @@ layers. Core 0 has all transfers and host segments (CORE-1). Cores share the ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from math import prod
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.builtin import UnitAttr as Mark
@@ -115,8 +116,10 @@ class TensorOp(_RecordOp):
     record = prop_def(TensorAttr)
 
     def verify_(self) -> None:
-        """What it is part of exists."""
+        """What it is part of exists, and it has the words of its shape."""
         tensor = self.record.data
+        if tensor.shape and (min(tensor.shape) < 1 or prod(tensor.shape) != tensor.words):
+            raise VerifyException(f"tensor {tensor.name}: {tensor.words} words are not its shape {list(tensor.shape)}")
         if tensor.part_of and tensor.part_of not in tensors_of(self.parent_op()):
             raise VerifyException(f"tensor {tensor.name} is part of {tensor.part_of}, which does not exist")
 
@@ -326,7 +329,20 @@ def _problems(layer: LayerOp) -> Iterator[str]:
             for name in conditions
             if name not in around
         )
+    yield from _commit_problems(op.record.data for op, _ in inside if isinstance(op, UnitOp | CommitOp))
     yield from _semaphore_problems(layer)
+
+
+def _commit_problems(records: Iterable[Unit | Commit]) -> Iterator[str]:
+    """Commits that lack a view of what they read: the number of a view that is not named is that of another one."""
+    unit = Unit()
+    for record in records:
+        if isinstance(record, Unit):
+            unit = record
+            continue
+        reads = {"params": unit.bias or unit.scale, "residual": unit.factors, "operand": record.source == Source.GLB}
+        lacking = [name for name, is_read in reads.items() if is_read and not getattr(record, name)]
+        yield from (f"array.commit to {record.view}: it reads {name}, and names no view of them" for name in lacking)
 
 
 def _semaphore_problems(layer: LayerOp) -> Iterator[str]:

@@ -30,8 +30,8 @@ builtin.module {
       // CHECK-NEXT: {{^}}          pattern [2, 1 by x+1, 3 by y-2, 4 by k+0]
       array.load ifmap, view "/x", place cols 8 rows 8 row0 1 col0 2 set 4x2 y-row k+2*row_set, start x-4 lin+1 y+3 k-2,
           pattern [2, 1 by x+1, 3 by y-2, 4 by k+0]
-      // CHECK-NEXT: array.commit w, psum 3-pixel+4*tap, fresh always, tokens take 1 when [k0] give 2 when [k0]
-      array.commit w, psum -pixel+4*tap+3, fresh always, tokens give 2 when ["k0"] take 1 when [k0]
+      // CHECK-NEXT: array.commit w, residual w, params w, psum 3-pixel+4*tap, fresh always, tokens take 1 when [k0] give 2 when [k0]
+      array.commit w, residual w, params w, psum -pixel+4*tap+3, fresh always, tokens give 2 when ["k0"] take 1 when [k0]
       // CHECK-NEXT: array.mac mac, taps 9, step_range 2, lanes 4, ifmap 4*tap+lane, clear [k0]
       array.mac mac, taps 9, step_range 2, lanes 4, ifmap 4*tap+lane, clear [k0], send never
       // Each lane with a psum of its own.
@@ -39,8 +39,8 @@ builtin.module {
       array.mac max, taps 4, lanes 2, ifmap tap+4*lane, psum 2*channel+lane
     // CHECK-NEXT: }
     }
-    // CHECK-NEXT: array.commit w, source glb, operand w
-    array.commit w, source glb, operand w
+    // CHECK-NEXT: array.commit w, source glb, operand w, residual w, params w
+    array.commit w, source glb, operand w, residual w, params w
     // CHECK-NEXT: array.sync [load, array]
     array.sync [load, array]
   }

@@ -114,6 +114,42 @@ array.tensor part, memory glb, words 3, part_of whole
 
 // -----
 
+// A tensor has words, and those of its shape.
+// CHECK: tensor x: it has 1 word or more, and no place or step is negative
+array.tensor x, memory glb, words -3
+
+// -----
+
+// CHECK: tensor x: it has 1 word or more, and no place or step is negative
+array.tensor x, memory glb, words 3, at -2
+
+// -----
+
+// CHECK: tensor x: 12 words are not its shape [3, 5]
+array.tensor x, memory glb, words 12, shape [3, 5]
+
+// -----
+
+// CHECK: tensor x: 4 words are not its shape [-2, -2]
+array.tensor x, memory glb, words 4, shape [-2, -2]
+
+// -----
+
+// What the output units read has a view.
+// CHECK: layer l: array.commit to v: it reads params, and names no view of them; array.commit to v: it reads operand, and names no view of them; array.commit to v: it reads residual, and names no view of them
+array.tensor x, memory glb, words 3
+array.layer "l" computes "" {
+  array.view v, tensor x
+  array.unit scale
+  array.commit v
+  array.unit
+  array.commit v, source glb
+  array.unit factors f
+  array.commit v
+}
+
+// -----
+
 // CHECK: array.host: there is no tensor y, z
 array.tensor x, memory dram, words 3
 array.host inputs [x, y], outputs [z] model <"865127f90da2046f">
