@@ -306,8 +306,10 @@ class _Program:
                     self.insts.append(isa.inst_op(instruction("route", **vars(part.record.data))))
                 case A.SignalOp():
                     self.insts.append(isa.inst_op(instruction("signal", **vars(part.record.data))))
-                case _:
+                case A.TensorOp() | GlobalOp():
                     pass
+                case _:
+                    raise Refusal(f"array-to-isa: {part.name} does not stand in an array.layer: nothing would run it")
 
     def core(self, op: A.CoreOp) -> None:
         """The program of a core (CORE-2)."""

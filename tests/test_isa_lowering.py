@@ -224,6 +224,12 @@ def test_isa_lowering_needs_places() -> None:
         ArrayToIsaPass().apply(ctx, program)
 
 
+def test_isa_lowering_leaves_nothing_out() -> None:
+    """What stands beside the layers would not be run."""
+    with pytest.raises(Refusal, match=r"array-to-isa: array.sync does not stand in an array.layer: nothing would run"):
+        lower("array.sync [dma]")
+
+
 def test_isa_sixteen_descriptors() -> None:
     views = [f"array.view v{i}, tensor x" for i in range(17)]
     program, _ = lower(f'array.layer "l" computes "" {{ {" ".join(views[:16])} }}')
