@@ -103,6 +103,8 @@ def test_what_is_refused():
     assert channel_problem(replace(link, keeps=3)) is None
     nothing = Channel("a", [layer("a", 1, 1)], 0, [layer("b", 1, 1)], (Reader(0, RowRead(0, "ifmap", 1, 2, 1)),), 1)
     assert "nothing reads a row" in (channel_problem(nothing) or "")
+    for none in (Region(0, 2), Region(2, 0), Region(1, 1, -1), Region(1, 1, 0, -1)):
+        assert "it has 1 row and 1 column or more, from 0,0 on" in (regions_problem([("a", none)]) or "")
     assert "both have PE 1,1" in (regions_problem([("a", Region(2, 2)), ("b", Region(2, 2, 1, 1))]) or "")
 
 

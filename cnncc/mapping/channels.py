@@ -246,8 +246,11 @@ def channel_problem(channel: Channel) -> str | None:
 
 
 def regions_problem(regions: Sequence[tuple[str, Region]]) -> str | None:
-    """Which two cores have a PE in common, by their labels; None if no two have."""
+    """Which core has no PEs, or which two cores have one in common, by their labels; None if each has its own."""
     for number, (label, region) in enumerate(regions):
+        if min(region.rows, region.cols) < 1 or min(region.row0, region.col0) < 0:
+            place = f"{region.rows} x {region.cols} PEs from {region.row0},{region.col0} on"
+            return f"core {label} has {place}: it has 1 row and 1 column or more, from 0,0 on (CHANNEL-1)"
         for other_label, other in regions[:number]:
             if region.meets(other):
                 row, col = max(region.row0, other.row0), max(region.col0, other.col0)
