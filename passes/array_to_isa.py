@@ -217,7 +217,7 @@ class _Layer:
                 yield instruction("loop", count=repeat.count, frames=int(repeat.frames)), repeat.loop
                 whole = self.label
                 for inner in op.body.block.ops:
-                    yield from self.lower(inner)
+                    yield from self.instructions(inner)
                 self.label = whole
                 yield instruction("end"), ""
             case A.DmaOp():
@@ -244,6 +244,8 @@ class _Layer:
         try:
             yield from self.lower(op)
         except (Refusal, ValueError) as error:
+            if isinstance(op, A.RepeatOp) and isinstance(error, Refusal):  # of an op in it, which is named
+                raise
             raise Refusal(f"{op.name}: {error}") from error
 
 
@@ -303,19 +305,26 @@ class _Program:
                 case A.HostOp():
                     self.host(part)
                 case A.RouteOp():
-                    self.insts.append(isa.inst_op(instruction("route", **vars(part.record.data))))
+                    self.outside("route", vars(part.record.data))
                 case A.SignalOp():
-                    self.insts.append(isa.inst_op(instruction("signal", **vars(part.record.data))))
+                    self.outside("signal", vars(part.record.data))
                 case A.TensorOp() | GlobalOp():
                     pass
                 case _:
                     raise Refusal(f"array-to-isa: {part.name} does not stand in an array.layer: nothing would run it")
 
+    def outside(self, name: str, values: Mapping[str, Value], comment: str = "") -> None:
+        """An instruction outside of all layers. Raises Refusal for a number that its field does not hold."""
+        try:
+            self.insts.append(isa.inst_op(instruction(name, **values), comment))
+        except ValueError as error:
+            raise Refusal(f"array-to-isa: {comment or f'array.{name}'}: {error}") from error
+
     def core(self, op: A.CoreOp) -> None:
         """The program of a core (CORE-2)."""
         label, *place = vars(op.record.data).values()
         names = ("rows", "cols", "row0", "col0")
-        self.insts.append(isa.inst_op(instruction("core", **dict(zip(names, place, strict=True))), f"core {label}"))
+        self.outside("core", dict(zip(names, place, strict=True)), f"core {label}")
         self.add(op.body.block.ops)
         self.halt()
 

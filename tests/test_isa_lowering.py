@@ -197,7 +197,7 @@ def test_isa_every_instruction_but_halt_has_a_layer() -> None:
 
 
 REFUSED = [
-    ("clear [c2]", "clear [h9]", "layer conv1: array.repeat: a condition names loop h9, around"),
+    ("clear [c2]", "clear [h9]", "layer conv1: array.mac: a condition names loop h9, around"),
     ("give 1 when [h1]", "give 1 when [c2]", "a condition names loop c2, around it are k0, h1"),
     ("steps [y+2*h1", "steps [y+2*h9", "there is no loop h9; the layer has k0, h1, c2"),
     ("k+c2", "k+h1", "view x has two steps for one loop"),
@@ -228,6 +228,20 @@ def test_isa_lowering_leaves_nothing_out() -> None:
     """What stands beside the layers would not be run."""
     with pytest.raises(Refusal, match=r"array-to-isa: array.sync does not stand in an array.layer: nothing would run"):
         lower("array.sync [dma]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("array.core c, rows 64, cols 1 {}", "array-to-isa: core c: rows: 64 is outside 0..63"),
+        ("array.signal semaphore 1, count -1", "array-to-isa: array.signal: count: -1 is outside"),
+        ("array.core c { array.route semaphore 1, core -1, to 2 }", "array-to-isa: array.route: core: -1 is outside"),
+    ],
+)
+def test_isa_numbers_outside_of_layers_that_do_not_fit(text: str, message: str) -> None:
+    program = Parser(new_context(), f"builtin.module {{ {text} }}").parse_module()
+    with pytest.raises(Refusal, match=message):
+        ArrayToIsaPass().apply(new_context(), program)
 
 
 def test_isa_sixteen_descriptors() -> None:
