@@ -92,6 +92,11 @@ def _parse(parser: AttrParser, kind: Any) -> Any:
         return parse_record(parser, kind)
 
 
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
 def parse_record(parser: AttrParser, record: type[RecordT]) -> RecordT:
     """Parse `name = value, …` up to a closing bracket, checking names and missing fields."""
     hints = field_types(record)
@@ -103,6 +108,9 @@ def parse_record(parser: AttrParser, record: type[RecordT]) -> RecordT:
         values[field] = _parse(parser, hints[field])
         if parser.parse_optional_punctuation(",") is None:
             break
+    fields = dataclasses.fields(cast("Any", record))
+    if missing := [field.name for field in fields if _is_needed(field) and field.name not in values]:
+        parser.raise_error(f"expected {', '.join(missing)}")
     try:
         return record(**values)
     except (TypeError, ValueError) as error:

@@ -48,6 +48,18 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
+// Sizes have no defaults.
+// CHECK: expected c, h, s
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 5, w = 5, r = 3> window <kernel = [3, 3]> then <>
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.mac
+  }
+  func.return
+}
+
+// -----
+
 // A copy passes on what it reads, word by word: a window of one pixel, and nothing but factors.
 // CHECK: a copy has a window of one pixel without a zero point, not Window(kernel=(1, 1), stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), group=2, fill=0, zero=5)
 func.func @main(%x: tensor<1x2x3x3xi16>) {
