@@ -121,11 +121,11 @@ class _Lowering:
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
         key, label = value_key(op), label_of(op)
+        streams = "output" in staged(op)
+        self.tensors.place("dram" if streams else "glb", op.result, key or label)
         if label in self.labels:
             raise Refusal(f"two rows of tables would be called '{label}': give each layer a label of its own")
         self.labels.add(label)
-        streams = "output" in staged(op)
-        self.tensors.place("dram" if streams else "glb", op.result, key or label)
         programmed = self._program_layer(op, label)
         nodes = stream_program(programmed) if programmed.shape.kind == "copy" else layer_program(programmed, self.arch)
         ops = [node_op(node) for node in nodes]
@@ -332,8 +332,8 @@ def _lower(lowering: _Lowering) -> None:
             case ReshapeOp() | ConcatOp() | ColumnsOp() | JoinOp():
                 pass  # the same words under another shape, in one tensor, or some of them
             case ReturnOp():
-                with refusals.kept():
-                    lowering.outputs()
+                refusals.raise_any("nest-to-array")  # what a refused layer computes has no tensor
+                lowering.outputs()
             case GroupOp():
                 with refusals.kept(op.label.data):
                     lowering.group(op)
@@ -342,7 +342,6 @@ def _lower(lowering: _Lowering) -> None:
                     lowering.cores(op)
             case _:
                 raise Refusal(f"nest-to-array: {op.name} is no loop nest; lower it first")
-    refusals.raise_any("nest-to-array")
     lowering.finish()
 
 

@@ -179,6 +179,10 @@ IR: dict[str, tuple[Edit, str]] = {
         lambda text: re.sub(r"(?s)(    %0 = .*?\n)(    %1 = .*?\n)(?=    \S)", r"\2\1", text),
         "bad.mlir: cnn.conv reads a value before it is computed: put it behind %",
     ),
+    "scale 0": (
+        lambda text: re.sub(r'("y", cnn.quant = #cnn.quant<scale = )[^,>]+', r"\g<1>0.0", text),
+        "'y' is computed or read as integers, but its cnn.quant has the scale 0: give it a scale",
+    ),
     "does not verify": (lambda text: text.replace("window <kernel = [3, 3]", "window <kernel = [2, 3]", 1), "cnn.conv"),
 }
 
@@ -220,6 +224,8 @@ def test_cli_ir_with_an_array_of_another_type(command: tuple[str, ...], folder: 
         ("nest.stage params in glb buffers 1", "", "layer c1: params must be staged in glb: they come from DRAM"),
         ("weights @c1.w", "weights @c2.w", "layer c1: @c2.w is int16[4, 5, 3, 3], the layer reads integers[5, "),
         ("weights @c1.w", "weights @c2.q", "layer c1: @c2.q is float32[4], the layer reads integers[5, 3, 3, 3]"),
+        ('label "c2"', 'label "c1"', "two rows of tables would be called 'c1': give each layer a label of its own"),
+        ("weights @c1.w", "weights @c3.w", "layer c1: there is no weights.global @c3.w"),
         ('bias = "c1.b"', 'bias = "c1.q"', "layer c1: @c1.q is float32[5], the layer reads int32[5]"),
     ],
 )

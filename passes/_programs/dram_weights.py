@@ -81,6 +81,8 @@ class DramWeights:
 
     def _of_layer(self, label: str, name: str, dims: tuple[int, ...], kind: str = "") -> Array:
         """The array of a weights.global that a layer reads. kind: of its numbers; without, integers of any width."""
+        if name not in self.globals:
+            raise Refusal(f"layer {label}: there is no weights.global @{name}")
         array = self.array(name)
         if array.shape != dims or (array.dtype.name != kind if kind else array.dtype.kind not in "iu"):
             raise Refusal(

@@ -221,7 +221,14 @@ class ArrayTensors:
         return returned[0].operation.operands[returned[0].index], name, "output", quant.data
 
     def exchange(self, value: SSAValue, name: str, role: A.Role, quant: Quant) -> str:
-        """Give a value a tensor in DRAM that the network's user or a host segment shares, with its scale."""
+        """Give a value a tensor in DRAM that the network's user or a host segment shares, with its scale.
+
+        Raises Refusal for the scale 0, which integers do not have.
+        """
+        if not quant.scale:
+            raise Refusal(
+                f"'{name}' is computed or read as integers, but its cnn.quant has the scale 0: give it a scale"
+            )
         dims = shape(value.type)
         tensor = A.Tensor(
             name, "dram", prod(dims), dims, role, quant.scale, quant.zero, quant.clamp, element=quant.element
