@@ -188,6 +188,10 @@ def test_cli_messages_name_the_file_the_option_and_the_remedy(tmp_path: Path) ->
     for passes, what in (
         ("nest-tile{dim=h,size=4}", "options of a pass stand with spaces between: Error parsing"),
         ("nest-tile{dim=h size=4", "a `}` is missing: Error parsing"),
+        ("nest-tile{dim=h size=4 dim=w}", "nest-tile has the option 'dim' twice: give it once"),
+        ('nest-normalise,nest-unroll{dim=h axis="a b" axis=rows}', "nest-unroll has the option 'axis' twice"),
+        ("onnx-to-cnn{operand-bits=8 operand_bits=16}", "onnx-to-cnn has the option 'operand-bits' twice"),
+        ("nest-tile{layer=/c1/Conv}", "text with other characters than letters, digits, - and _ stands in quotes"),
         ("nest-tile{size=abc}", "nest-tile: Incompatible types: given ('abc',)"),
         ("nest-assign-mapping{slack=0.1}", 'nest-assign-mapping: requires argument "arch"'),
     ):

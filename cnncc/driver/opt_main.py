@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import difflib
 import io
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -106,11 +107,14 @@ class OptMain(xDSLOptMain):
         try:
             for spec in parse_pipeline(self.args.passes):
                 self._check(spec.normalize_parameter_names())
+            _check_once(self.args.passes)
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:
             ends = self.args.passes.count("{") <= self.args.passes.count("}")
             malformed = "options of a pass stand with spaces between" if ends else "a `}` is missing"
             what = f"{malformed}: " if "Malformed pass arguments" in str(error) else ""
+            if "Unknown token" in str(error) and "{" in self.args.passes:
+                what = 'text with other characters than letters, digits, - and _ stands in quotes, "mine.toml": '
             raise Refusal(f"-p: {what}{one_line(str(error))}") from error
 
     def _check(self, spec: ArgSpec) -> None:
@@ -171,3 +175,12 @@ class OptMain(xDSLOptMain):
         finally:
             for part in self.parts.values():
                 part.unlink(missing_ok=True)
+
+
+def _check_once(passes: str) -> None:
+    """Refuse an option that a pass in a list has twice: the parser would take the last one. Raises Refusal."""
+    without_texts = re.sub(r'"(?:[^"\\]|\\.)*"', "", passes)
+    for name, options in re.findall(r"([\w-]+)\{([^{}]*)\}", without_texts):
+        names = [option.partition("=")[0].replace("_", "-") for option in options.split()]
+        if twice := next((each for each in names if names.count(each) > 1), None):
+            raise Refusal(f"-p: {name} has the option '{twice}' twice: give it once")
