@@ -86,7 +86,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.operand not in OPERANDS or self.memory not in MEMORIES or self.buffers < 1:
-            raise Malformed(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage")
+            are = f"of {', '.join(OPERANDS)}, in {' or '.join(MEMORIES)}, with 1 buffer or more"
+            raise Malformed(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage: they are {are}")
         if self.depth < 0:
             raise Malformed(f"a stage inside {self.depth} loops is no stage")
 

@@ -79,7 +79,7 @@
 
 // There are two memories and three operands.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=ifmap memory=dram depth=0}' 2>&1 | filecheck %s --check-prefix MEMORY
-// MEMORY: cnncc: nest-stage: ifmap in dram buffers 1 is no stage
+// MEMORY: cnncc: nest-stage: ifmap in dram buffers 1 is no stage: they are of weight, ifmap, params, residual, output, in glb or rf, with 1 buffer or more
 
 // Pools have no weights.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=weight memory=rf depth=0 layer=pool0}' 2>&1 | filecheck %s --check-prefix POOL
