@@ -41,7 +41,7 @@ from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
 from cnncc.array_instructions import AXES, Axis, Condition, Extent, IndexTerm, LoopTerm, Place, Slots, Start, Tokens
-from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default, parse_tuple
+from cnncc.dialects._records import RecordAttr, field_types, format_value, is_default, parse_text, parse_tuple
 from cnncc.util.wrap import wrapped
 
 RecordT = TypeVar("RecordT")
@@ -161,7 +161,11 @@ def _parse(parser: AttrParser, name: str, hint: Any) -> Any:
         return True
     if hint is int:
         return parser.parse_integer(allow_boolean=False)
-    return float(parser.parse_number()) if hint is float else parser.parse_identifier_or_str_literal()
+    return float(parser.parse_number()) if hint is float else _name(parser)
+
+
+def _name(parser: AttrParser) -> str:
+    return parse_text(parser) or parser.parse_identifier_or_str_literal()
 
 
 def _choice(parser: AttrParser, name: str, words: Sequence[str]) -> str:
@@ -221,7 +225,7 @@ def _extent(parser: AttrParser) -> Extent:
 
 def _loop_term(parser: AttrParser) -> LoopTerm:
     axis, step = cast("Axis", _choice(parser, "axis", AXES)), _factor(parser)
-    return LoopTerm(parser.parse_identifier_or_str_literal(), axis, step)
+    return LoopTerm(_name(parser), axis, step)
 
 
 def _slots(parser: AttrParser) -> Slots:

@@ -27,6 +27,9 @@ from xdsl.printer import Printer
 
 RecordT = TypeVar("RecordT")
 
+# The lexer takes a tab as it is, but no end of a line.
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\v": r"\0B", "\f": r"\0C"})
+
 
 @cache
 def field_types(record: type) -> dict[str, Any]:
@@ -50,7 +53,7 @@ def format_value(value: object) -> str:
             digits, e, exponent = repr(value).partition("e")  # repr: the same double when read back
             return (digits if "." in digits else digits + ".0") + e + exponent
         case str():
-            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            return '"' + value.translate(_ESCAPES) + '"'
         case tuple():
             return "[" + ", ".join(format_value(item) for item in cast("tuple[object, ...]", value)) + "]"
         case int():
@@ -64,6 +67,14 @@ def format_record(record: Any) -> str:
     values = {field: getattr(record, field.name) for field in dataclasses.fields(record)}
     said = {field.name: value for field, value in values.items() if not is_default(field, value)}
     return ", ".join(f"{name} = {format_value(value)}" for name, value in said.items())
+
+
+def parse_text(parser: AttrParser) -> str:
+    """A string with other characters than ASCII, which the lexer takes for bytes; empty where none comes next."""
+    try:
+        return (parser.parse_optional_bytes_literal() or b"").decode()
+    except UnicodeDecodeError as error:
+        parser.raise_error(f"a string is not UTF-8: {error}")
 
 
 def parse_tuple(parser: AttrParser, kind: Any, item: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -87,7 +98,7 @@ def _parse(parser: AttrParser, kind: Any) -> Any:
     if kind is float:
         return float(parser.parse_number())
     if kind is str:
-        return parser.parse_str_literal()
+        return parse_text(parser) or parser.parse_str_literal()
     with parser.in_braces():
         return parse_record(parser, kind)
 

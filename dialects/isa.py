@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Dialect
+from xdsl.dialects.builtin import BytesAttr, ModuleOp, StringAttr
+from xdsl.ir import Attribute, Dialect
 from xdsl.irdl import IRDLOperation, irdl_attr_definition, irdl_op_definition, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.array import Names
+from cnncc.dialects.onnx import text_attr
 from cnncc.dialects.weights import RefAttr
 from cnncc.isa.assembly import format_instruction, parse_instruction
 from cnncc.isa.table import Instruction
@@ -68,7 +69,7 @@ class InstOp(IRDLOperation):
 
     name = "isa.inst"
     text = prop_def(StringAttr)
-    comment = opt_prop_def(StringAttr)
+    comment = opt_prop_def(StringAttr | BytesAttr)
     assembly_format = "$text (`comment` $comment^)? attr-dict"
 
     def verify_(self) -> None:
@@ -107,9 +108,9 @@ class SegmentOp(IRDLOperation):
 
 def inst_op(inst: Instruction, comment: str = "") -> InstOp:
     """The op of an instruction."""
-    properties = {"text": StringAttr(format_instruction(inst))}
+    properties: dict[str, Attribute] = {"text": StringAttr(format_instruction(inst))}
     if comment:
-        properties["comment"] = StringAttr(comment)
+        properties["comment"] = text_attr(comment)
     return InstOp.create(properties=properties)
 
 

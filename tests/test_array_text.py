@@ -13,6 +13,8 @@ from xdsl.utils.exceptions import ParseError
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.dialects._clauses import ClausesAttr, format_clauses, parse_clauses
+from cnncc.dialects._records import format_record, parse_record
+from cnncc.dialects.isa import Segment
 from cnncc.driver.pipeline import new_context
 from cnncc.util.wrap import wrapped
 
@@ -27,6 +29,14 @@ def test_array_text_reads_back_whatever_a_record_holds() -> None:
                 assert parse_clauses(Parser(ctx, text), type(other)) == other, text
                 texts.add(text)
     assert len(texts) > 1000
+
+
+@pytest.mark.parametrize("name", ["tab\t", "two\nlines", 'a "b" \\', "\v\f", "größe", "", "always", "a, words 3"])
+def test_array_text_of_any_name(name: str) -> None:
+    ctx, view = new_context(), A.View(name, name, steps=(A.LoopTerm(name, "x", 2),))
+    assert parse_clauses(Parser(ctx, format_clauses(view)), A.View) == view
+    segment = Segment(3, (name,))
+    assert parse_record(Parser(ctx, format_record(segment)), Segment) == segment
 
 
 @pytest.mark.parametrize(

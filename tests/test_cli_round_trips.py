@@ -26,7 +26,7 @@ CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
 Made = tuple[Path, list[object]]
 
 
-FOLDERS = ["conv_model", "lenet", "host_in_the_middle", "names_as_cnncc_makes_them"]
+FOLDERS = ["conv_model", "lenet", "host_in_the_middle", "names_as_cnncc_makes_them", "weird_names"]
 
 
 @pytest.fixture(scope="module", params=FOLDERS)

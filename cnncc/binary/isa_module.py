@@ -15,10 +15,11 @@ from cnncc.arch.model import Arch
 from cnncc.binary.container import Binary, arch_digest, with_dram_addresses
 from cnncc.dialects import isa
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
+from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import interface
-from cnncc.isa.assembly import disassemble, parse_instruction
+from cnncc.isa.assembly import disassemble, on_one_line, parse_instruction
 from cnncc.isa.codec import encode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.weights import Array, WeightStore
@@ -78,7 +79,7 @@ def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[byte
         "layers": layers,
         "segments": [{"inputs": [*inputs], "outputs": [*outputs]} for inputs, outputs in map(interface, models)],
         "buffers": [_buffer_entry(tensor) for tensor in buffers],
-        "comments": {str(i): op.comment.data for i, op in enumerate(insts) if op.comment is not None},
+        "comments": {str(i): text(op.comment) for i, op in enumerate(insts) if op.comment is not None},
     }
 
 
@@ -146,7 +147,7 @@ def check_names(assembly: str, binary: Binary) -> None:
         code, _, comment = line.partition(";")
         if not code.strip().startswith("desc") or ": " not in comment:
             continue
-        names = [name for name in at if comment.endswith(f": {name}")]
+        names = [name for name in at if comment.endswith(f": {on_one_line(name)}")]
         base = parse_instruction(code.strip()).values["base"]
         if not names:
             name = comment.rpartition(": ")[2]

@@ -33,11 +33,20 @@ def disassemble(program: Sequence[Instruction], comments: Mapping[int, str] | No
     depth = address = 0
     for at, inst in enumerate(program):
         depth -= inst.spec.name == "end"
-        comment = (comments or {}).get(at)
+        comment = on_one_line((comments or {}).get(at, ""))
         lines.append(f"{'  ' * depth}{format_instruction(inst)}  ; {address:04x}{' ' + comment if comment else ''}")
         depth += inst.spec.name == "loop"
         address += inst.spec.words
     return "\n".join(lines) + "\n"
+
+
+def on_one_line(comment: str) -> str:
+    """A comment, whose names may have ends of lines, with spaces for these.
+
+    >>> on_one_line("x: a\\nb")
+    'x: a b'
+    """
+    return " ".join(comment.splitlines())
 
 
 @lru_cache(maxsize=8192)  # programs repeat lines; the verifier and the encoder read each
