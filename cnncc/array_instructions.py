@@ -175,8 +175,8 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.memory not in get_args(Memory) or self.role not in get_args(Role):
             raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
-        if self.words < 1 or self.at < -1 or min(self.offset, self.image, self.plane, self.pitch) < 0:
-            raise ValueError(f"tensor {self.name}: it has 1 word or more, and no place or step is negative")
+        if self.at < -1 or min(self.words, self.offset, self.image, self.plane, self.pitch) < 0:
+            raise ValueError(f"tensor {self.name}: words, places and steps are not negative")
 
     @property
     def in_record(self) -> bool:

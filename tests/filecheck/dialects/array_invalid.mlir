@@ -114,13 +114,13 @@ array.tensor part, memory glb, words 3, part_of whole
 
 // -----
 
-// A tensor has words, and those of its shape.
-// CHECK: tensor x: it has 1 word or more, and no place or step is negative
+// A tensor has the words of its shape, which may be none.
+// CHECK: tensor x: words, places and steps are not negative
 array.tensor x, memory glb, words -3
 
 // -----
 
-// CHECK: tensor x: it has 1 word or more, and no place or step is negative
+// CHECK: tensor x: words, places and steps are not negative
 array.tensor x, memory glb, words 3, at -2
 
 // -----
