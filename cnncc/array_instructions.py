@@ -175,7 +175,8 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.memory not in get_args(Memory) or self.role not in get_args(Role):
             raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
-        if self.at < -1 or min(self.words, self.offset, self.image, self.plane, self.pitch) < 0:
+        words = 0 if self.memory == "host" else self.words  # the host's values may have any shape
+        if self.at < -1 or min(words, self.offset, self.image, self.plane, self.pitch) < 0:
             raise ValueError(f"tensor {self.name}: words, places and steps are not negative")
 
     @property

@@ -118,7 +118,7 @@ class TensorOp(_RecordOp):
     def verify_(self) -> None:
         """What it is part of exists, and it has the words of its shape."""
         tensor = self.record.data
-        if tensor.shape and (min(tensor.shape) < 0 or prod(tensor.shape) != tensor.words):
+        if tensor.shape and tensor.memory != "host" and (min(tensor.shape) < 0 or prod(tensor.shape) != tensor.words):
             raise VerifyException(f"tensor {tensor.name}: {tensor.words} words are not its shape {list(tensor.shape)}")
         if tensor.part_of and tensor.part_of not in tensors_of(self.parent_op()):
             raise VerifyException(f"tensor {tensor.name} is part of {tensor.part_of}, which does not exist")
