@@ -276,6 +276,18 @@ def test_check_names_the_cause_of_idle_pes(tmp_path: Path) -> None:
     assert causes["few"].startswith("macro-instructions of 4 steps take 4 cycles more: 32 x 1x1 terms a sum")
 
 
+def test_check_counts_the_lanes_that_operations_can_use(tmp_path: Path) -> None:
+    """On 16 PEs of 16 lanes: sums of 3 terms leave 13 lanes idle, and a pool does one operation a PE (ROOF-1)."""
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], name="thin"),
+        node("MaxPool", ["a"], ["y"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    path = save(build(nodes, {"x": (1, 3, 32, 32)}, ["y"], {"w": noise(1, 32, 3, 1, 1)}), tmp_path / "net.onnx")
+    idle = [f for f in check(path, CompileOptions("cbrain-16-16")) if f.resource == "% of PEs used"]
+    assert [(finding.where, finding.value) for finding in idle] == [("thin", 100 * 3 / 16)]
+    assert idle[0].what.startswith("3 of the 16 lanes of a PE work: 3 x 1x1 terms a sum (c x r x s) (")
+
+
 def two_convolutions(folder: Path) -> Path:
     nodes = [
         node("Conv", ["x", "w1"], ["a"], name="first", pads=[1, 1, 1, 1]),

@@ -182,10 +182,15 @@ def macs_on_array(module: ModuleOp) -> list[Finding]:
 
 @dataclass(frozen=True)
 class ArrayWork:
-    """The work of the array for a layer: macro-instructions in sequence, their steps, and operations in all."""
+    """The work of the array for a layer: macro-instructions in sequence, their steps, and operations in all.
+
+    - products: the operations of a PE that has work in all of them
+    - lanes: the most operations of a PE in a step (ROOF-1): one of a pool, if its lanes have no sums of their own
+    """
 
     macros: int
     steps: int
+    products: int
     operations: int
     overhead_cycles: int
     pes: int
@@ -197,21 +202,27 @@ class ArrayWork:
         return self.macros * self.overhead_cycles + self.steps
 
     @property
+    def mean_lanes(self) -> float:
+        """The lanes of a PE that work in a step, on an average."""
+        return self.products / self.steps
+
+    @property
     def utilisation(self) -> float:
-        """Per cent of the cycles of the PEs' multipliers that do an operation."""
+        """Per cent of the operations that all PEs can do in these cycles."""
         return 100.0 * self.operations / (self.cycles * self.pes * self.lanes)
 
 
 def array_work(shape: LayerShape, mapping: Mapping, arch: Arch) -> ArrayWork:
     """The work of the array for a layer by a mapping: copies of loops over different dimensions combine freely."""
-    macros, steps, nest = 1, 1, Nest(shape, mapping)
+    macros, steps, products, nest = 1, 1, 1, Nest(shape, mapping)
     for dim in DIMS:
         routes = nest.routes(dim, len(nest.outer))
         macros *= sum(route.trips for route in routes)
         steps *= sum(route.trips * (route.held // nest.lanes(dim, route.held)) for route in routes)
-    operations = shape.operations
-    overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-    return ArrayWork(macros, steps, operations, overhead, arch.rows * arch.cols, arch.pe.lanes)
+        products *= sum(route.trips * route.held for route in routes)
+    overhead, pes = arch.pe.start_cycles + arch.pe.finish_cycles, arch.rows * arch.cols
+    lanes = arch.pe.lanes if shape.is_mac or arch.pe.lane_sums else 1
+    return ArrayWork(macros, steps, products, shape.operations, overhead, pes, lanes)
 
 
 def work_by_label(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, ArrayWork]]:
@@ -243,14 +254,16 @@ def idle_pes(module: ModuleOp, arch: Arch) -> list[Finding]:
 
 
 def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
-    """The greater of two losses: start and finish of macro-instructions, or PEs without an output of their own."""
+    """The greatest of the losses: start and finish of macro-instructions, idle lanes, PEs without an output."""
     sizes = layer.sizes.data
+    terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
     group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
-    busy = work.operations / (work.steps * work.pes * work.lanes)
-    if work.steps / work.cycles < busy:
+    in_steps, pes, lanes = work.steps / work.cycles, work.operations / (work.products * work.pes), work.mean_lanes
+    if in_steps < pes * lanes / work.lanes:
         mean_steps = work.steps / work.macros
-        terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
         return f"macro-instructions of {mean_steps:.0f} steps take {work.overhead_cycles} cycles more: {terms}"
+    if lanes / work.lanes < pes:
+        return f"{lanes:.3g} of the {work.lanes} lanes of a PE work: {terms}"
     outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
     part = " of a group" if group < sizes.k else ""
     if group * sizes.h * sizes.w < work.pes:
