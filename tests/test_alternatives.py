@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_cases import done
 from searches import SHORT, search_with
 from test_explain import counted, lenet, one_layer
 
@@ -159,6 +160,18 @@ def test_explain_where_the_chosen_mapping_takes_no_energy(tmp_path: Path) -> Non
     said = compare_dataflows(program.network, "c", print)
     assert said and said.costs["energy"].chosen == 0
     assert any(re.search(r"its energy is [\d,]+, not 0$", each.why) for each in said.dataflows)
+
+
+def test_explain_of_an_energy_that_is_the_least_but_for_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prices of 0.3, added up in two orders. A mapping beyond the space takes a part less."""
+    path = one_layer(tmp_path, 2, 3, 4)
+    monkeypatch.setattr(alternatives, "least_cost", lambda *_: 92.7)
+    for chosen, end in ((92.69999999999999, ""), (92.4, ": this one is beyond the space")):
+        monkeypatch.setattr(alternatives, "cost_of", lambda *_, chosen=chosen: chosen)
+        said = done("estimate", path, "--explain", "c").stdout
+        assert f"  energy: {chosen:.1f}; no mapping of the space in its GLB budget has fewer than 92.7{end}\n" in said
 
 
 def test_explain_says_if_a_mapping_that_is_no_slower_takes_less_energy() -> None:

@@ -36,6 +36,7 @@ from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util import strict_json
 from cnncc.util.files import read_bytes
 from cnncc.util.progress import Progress
+from cnncc.util.terminal import amount
 
 Json = dict[str, Any]
 COSTS = {"words": least_words, "energy": least_energy}
@@ -233,13 +234,13 @@ def _checked_cost(entry: Json, name: str, arch: Arch, budget: GlbBudget) -> str:
         raise Refusal(f"its mapping for {name} is illegal")
     _check_budget(plan, budget.streamed, arch, budget.words)
     if (counted := _cost(plan, name, arch)) != cost:
-        raise Refusal(f"its mapping for {name} costs {counted:,.0f}, not {cost:,.0f}")
+        raise Refusal(f"its mapping for {name} costs {amount(counted)}, not {amount(cost)}")
     if given["proven"] != (least == cost):
         raise Refusal(f"its {name} are said to be {'' if given['proven'] else 'not '}proven")
     fewest = min(cost, COSTS[name](plan.shape, arch, budget))
     if not 0 <= least <= fewest:
-        raise Refusal(f"some mapping may cost {fewest:,.0f} {name}, less than {least:,.0f}")
-    return f"    {COST_TEXT[name]} {cost:,.0f}, none below {least:,.0f}: {_verdict(cost, least)}"
+        raise Refusal(f"some mapping may cost {amount(fewest)} {name}, less than {amount(least)}")
+    return f"    {COST_TEXT[name]} {amount(cost)}, none below {amount(least)}: {_verdict(cost, least)}"
 
 
 def _check_budget(plan: LayerPlan, streamed: Set[str], arch: Arch, budget: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isclose
 
 from cnncc.arch.model import Arch
 from cnncc.errors import Refusal
@@ -89,11 +90,16 @@ def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) ->
     if shape.most_products(arch) > 1:
         runners_up += tuple(_scheme(chosen, counts, arch, own, name) for name in SCHEMES)
     bounds = {
-        name: CostBound(cost_of(shape, chosen.mapping, arch, own.residual, costs), least_cost(shape, arch, own, costs))
+        name: _bounded(cost_of(shape, chosen.mapping, arch, own.residual, costs), least_cost(shape, arch, own, costs))
         for name, costs in (("dram_words", DRAM_WORDS), ("energy", arch.energy))
     }
     streamed = tuple(sorted(budget.streamed))
     return DataflowComparison(budget.words, streamed, counts.total, counts.cycles, bounds, runners_up)
+
+
+def _bounded(chosen: float, least: float) -> CostBound:
+    """Both add up prices in orders of their own, so that equal sums may differ by rounding."""
+    return CostBound(chosen, chosen if isclose(chosen, least) else least)
 
 
 def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:

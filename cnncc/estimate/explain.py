@@ -14,6 +14,7 @@ from cnncc.estimate.mapped_program import Program
 from cnncc.explore.array_grid import Value
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.util.progress import Progress
+from cnncc.util.terminal import amount
 
 COSTS = {"dram_words": "DRAM words", "energy": "energy"}
 BUSY = {"compute": "array", "load": "loads", "commit": "commits", "dma": "DMA"}  # the engines, by their counters
@@ -51,9 +52,9 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
         yield f"  lowest: {LIMITS[roofs['limit']]}, of which it reaches {percent(roofs['reached'])}"
     if explanation["compared"]:
         for name, cost in explanation["compared"]["costs"].items():
-            least = f"no mapping of the space in its GLB budget has fewer than {cost['least']:,.0f}"
+            least = f"no mapping of the space in its GLB budget has fewer than {amount(cost['least'])}"
             beyond = ": this one is beyond the space" if cost["chosen"] < cost["least"] else ""
-            yield f"  {COSTS[name]}: {cost['chosen']:,.0f}; {least}{beyond}"
+            yield f"  {COSTS[name]}: {amount(cost['chosen'])}; {least}{beyond}"
         yield from _dataflows(explanation["compared"])
     yield "  on another array, the other layers mapped as they are:"
     for change in explanation["changes"]:
