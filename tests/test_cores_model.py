@@ -189,7 +189,12 @@ def test_estimate_of_a_binary_with_cores(compiled: tuple[CoresPlan, Path]) -> No
     for steady, core in zip(estimate["steady"]["cores"][1:], plan.regions, strict=True):
         cycles = steady["cycles"]
         assert cycles["compute"] + sum(cycles["stall"].values()) == cycles["total"] == estimate["steady"]["cycles"]
-        assert core.rows
+        assert {name: steady[name] for name in vars(core)} == vars(core)
+        multipliers = core.rows * core.cols * load(path).arch.pe.lanes
+        assert steady["utilisation"] == {
+            name: pytest.approx(steady["macs"] / (cycles[name] * multipliers)) for name in ("compute", "total")
+        }
+    assert [core["rf_peak"] for core in estimate["steady"]["cores"]] == [core["rf_peak"] for core in counted["cores"]]
     assert "counters are as predicted" in done("estimate", path, "--check-counters").stdout
 
 

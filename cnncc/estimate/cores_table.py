@@ -15,6 +15,7 @@ from cnncc.util.terminal import NAME, TEXT, Column, amount, table
 
 FRAMES = 64  # of a run where nobody says how many: states recur within few frames
 CHANNELS = ("channel_in", "channel_out")
+OF_A_CORE = ("rows", "cols", "row0", "col0", "rf_peak")  # a longer run does not add to them
 
 
 def as_json(program: Program, frames: int, alone: Program | Refusal | None = None) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def as_json(program: Program, frames: int, alone: Program | Refusal | None = Non
     if period:
         behind = program.counters(frames=frames + period["frames"])
         pairs = zip(counters["cores"], behind["cores"], strict=True)
-        cores = [_less(one, other) for one, other in pairs]
+        cores = [_steady_core(one, other, program.arch.pe.lanes) for one, other in pairs]
         more = {name: _less(counters[name], behind[name]) for name in ("words", "energy")}
         steady = {"frames": period["frames"], "cycles": period["cycles"], **more, "cores": cores}
     groups = [
@@ -100,6 +101,14 @@ def _less(before: Mapping[str, Any], behind: Mapping[str, Any]) -> dict[str, Any
         elif isinstance(count, int | float):
             more[key] = count - was
     return more
+
+
+def _steady_core(before: Mapping[str, Any], behind: Mapping[str, Any], lanes: int) -> dict[str, Any]:
+    """How much greater the counters of a core are than before, its utilisation meanwhile, and what stays as it is."""
+    more = _less(before, behind) | {name: behind[name] for name in OF_A_CORE}
+    multipliers = more["rows"] * more["cols"] * lanes
+    busy = {name: more["cycles"][name] * multipliers for name in more["utilisation"]}
+    return more | {"utilisation": {name: more["macs"] / most if most else 0.0 for name, most in busy.items()}}
 
 
 def hardware_of(plan: CoresPlan | None, arch: Arch) -> dict[str, int]:
