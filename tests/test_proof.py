@@ -42,6 +42,7 @@ from cnncc.passes._programs.layer_records import Operand
 from cnncc.proof.claim import Claim
 from cnncc.proof.comparison import Comparison
 from cnncc.proof.proof import Proof, draws_for, prove
+from cnncc.proof.proof_text import error_text
 from cnncc.weights import WeightStore
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -451,6 +452,13 @@ def test_draws() -> None:
         draws_for(CHOICES, 50.0)
     with pytest.raises(Refusal, match="the limit is 1000: a larger --error"):
         draws_for(CHOICES - 1, 50.0)
+
+
+def test_an_error_is_not_said_to_be_less_than_it_may_be() -> None:
+    """81 / 32,747 to the power of 6 is more than 2^-52."""
+    bits = Proof((), 0, degree=81, draws=6).error_bits
+    assert (81 / CHOICES) ** 6 > 2.0**-52
+    assert error_text(bits) == "2^-51.9" and (81 / CHOICES) ** 6 <= 2.0**-51.9
 
 
 # -- one wrong residue -------------------------------------------------------------------------------------------------

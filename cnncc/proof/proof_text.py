@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,18 @@ def verdict(proof: Proof) -> str:
     """What is proven."""
     frames = f" and any number of frames, by runs of {proof.frames}" if proof.frames > 1 else ""
     return (
-        f"proven for all inputs and all weights{frames}, but for an error of at most 2^-{proof.error_bits:.1f}: "
+        f"proven for all inputs and all weights{frames}, but for an error of at most {error_text(proof.error_bits)}: "
         f"{proof.draws} draws of polynomials of degree {proof.degree} at most"
     )
+
+
+def error_text(bits: float) -> str:
+    """An error of at most 2^-bits. Rounded down, so that it is not said to be less than it may be.
+
+    >>> error_text(51.955)
+    '2^-51.9'
+    """
+    return f"2^-{floor(10 * bits) / 10:.1f}"
 
 
 def _state(part: ProofPart) -> str:

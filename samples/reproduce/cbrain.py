@@ -46,6 +46,7 @@ from cnncc.cbrain.schemes import (
     unrolled_load_cycles,
 )
 from cnncc.errors import Refusal
+from cnncc.proof.proof_text import error_text
 from cnncc.util.convention import CORRECTED, PAPER
 from cnncc.util.terminal import TEXT, Column, fitted, table
 from cnncc.weights import Array
@@ -552,7 +553,7 @@ def as_text(result: Result) -> Iterator[str]:
 
 
 def _mapped_row(each: Mapped) -> list[str]:
-    return [each.network, each.width, f"{each.stationary:,}", f"{each.adaptive:,}", f"2^-{each.error_bits:.1f}"]
+    return [each.network, each.width, f"{each.stationary:,}", f"{each.adaptive:,}", error_text(each.error_bits)]
 
 
 def _programs(rows: Sequence[Measured]) -> Iterator[str]:
@@ -569,7 +570,7 @@ def _programs(rows: Sequence[Measured]) -> Iterator[str]:
             shown = ", ".join(f"{cause} {cycles:+,}" for cause, cycles in {**parts, "others": rest}.items())
             lines.append(f"      {shown}")
         if each.program.error_bits is not None:
-            lines.append(f"      proven, but for an error of at most 2^-{each.program.error_bits:.1f}")
+            lines.append(f"      proven, but for an error of at most {error_text(each.program.error_bits)}")
     named = [Column(title, TEXT) for title in ("network", "array", "schemes")]
     yield from table([*named, "formulas", "convolving", "program", "above formulas", "PE energy, M"], lines)
 

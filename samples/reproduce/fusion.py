@@ -41,6 +41,7 @@ from cnncc.model.layer_shape import stage_words
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import CopyPart, Part
+from cnncc.proof.proof_text import error_text
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import TEXT, Column, fitted, table
 
@@ -222,7 +223,7 @@ def as_text(runs: Iterable[Run]) -> Iterator[str]:
         groups = [label for each in run.cases for label in each.groups]
         yield f"  groups: {', '.join(groups) if groups else 'none fit'}"
         if (bits := run.cases[-1].error_bits) is not None:
-            yield f"  proven with groups, but for an error of at most 2^-{bits:.1f}; no two engines race"
+            yield f"  proven with groups, but for an error of at most {error_text(bits)}; no two engines race"
         if run.network.startswith("vgg19"):
             yield f"  {PAPER}"
         yield ""
