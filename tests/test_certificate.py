@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,10 @@ def test_certificate_is_checked_without_the_search(lenet: Json, tmp_path: Path) 
     assert len(lines) == len(lenet["layers"]) > 4
     assert all("the best of the layer alone" in line for line, _, _ in lines)
     assert all(layer["proven"] for layer in lenet["layers"])
+    for (_, _, line), layer in zip(lines, lenet["layers"], strict=True):
+        energy = layer["costs"]["energy"]
+        (most,) = re.findall(r": at most ([\d.]+) % above the best$", line)
+        assert 0 <= float(most) - 100 * (energy["cost"] - energy["least"]) / energy["least"] < 0.1
 
 
 def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:

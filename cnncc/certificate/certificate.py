@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -255,7 +256,9 @@ def _verdict(figure: float, least: float) -> str:
     """What a figure is, of all mappings of the layer alone in its GLB budget."""
     if figure == least:
         return "the best of the layer alone"
-    return f"at most {100 * (figure / least - 1):.1f} % above the best" if least else "not proven"
+    if not least:
+        return "not proven"
+    return f"at most {ceil(1000 * (figure - least) / least) / 10:.1f} % above the best"  # rounded up, as it is a bound
 
 
 def _cost(plan: LayerPlan, name: str, arch: Arch) -> float:
