@@ -318,6 +318,9 @@ def test_the_report_says_what_programs_count(small: str) -> None:
         assert each.nearest is not None
         other, now = each.nearest.network, report.network
         assert (other.energy, other.cycles) > (now.energy, now.cycles) or other.cycles > now.cycles
+        cheap = replace(other, energy=now.energy + 0.125)
+        assert f"{other.cycles - now.cycles:+,} cycles (" in group_text.nearest(each.nearest, now)
+        assert ", +0.125 energy (" in group_text.nearest(replace(each.nearest, network=cheap), now)
     saved = sum(each.alone.energy - each.together.energy for each in report.groups)
     assert report.alone.energy - report.network.energy == pytest.approx(saved)
     assert report.unfit

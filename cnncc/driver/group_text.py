@@ -43,12 +43,16 @@ def nearest(other: Alternative, now: Costs) -> str:
     """The nearest alternative, and what the network takes with it beside what it takes now."""
     names = {"cycles": "cycles", "dram_words": "DRAM words", "energy": "energy"}
     costs = ", ".join(
-        f"{vars(other.network)[key] - vars(now)[key]:+,.0f} {name}"
+        f"{_more(vars(other.network)[key] - vars(now)[key])} {name}"
         f" ({100 * (vars(other.network)[key] / vars(now)[key] - 1):+.2f} %)"
         for key, name in names.items()
         if vars(now)[key]
     )
     return f"nearest alternative: {other.group}, {other.form}: the network {costs}"
+
+
+def _more(number: float) -> str:
+    return f"{'-' if number < 0 else '+'}{amount(abs(number))}"
 
 
 def unfit(each: UnfitGroup) -> str:
