@@ -265,6 +265,17 @@ def test_explore_refuses_what_cannot_vary(vary: str, message: str, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("shortest")
+def test_explore_varies_keys_that_go_together_in_some_arrays(tmp_path: Path) -> None:
+    """48 banks are none of the 32,768 words of the array, but of the other size that is varied."""
+    model = save(conv_model(), tmp_path / "net.onnx")
+    vary = ("--vary", "glb.banks=48", "--vary", "glb.words=32768,36864")
+    done("explore", model, "--arch", "tcpa-4x4", *vary, "--measure", "cycles", "-j", 1, "-o", tmp_path / "a.jsonl")
+    small, large = (json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:])
+    assert "words = 32768 is no multiple of banks = 48: 32784 is one" in small["refused"]
+    assert large["cycles"] > 0 and large["config"]["glb.words"] == 36864
+
+
+@pytest.mark.usefixtures("shortest")
 def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
     arguments = ("explore", model, "--vary", "rows=4,8", "-j", 1, "-o", file)

@@ -363,9 +363,19 @@ def parse_arch(text: str, where: str) -> Arch:
     return arch_from_table(read_toml(text, where), where)
 
 
-def arch_from_table(table: dict[str, Any], where: str) -> Arch:
-    """The array of a parsed table, as `said_keys` gives it. Raises Refusal like `parse_arch`."""
+def arch_from_table(table: dict[str, Any], where: str, *, apart: bool = False) -> Arch:
+    """The array of a parsed table, as `said_keys` gives it. Raises Refusal like `parse_arch`.
+
+    apart: each key is checked by itself, as others may change, too.
+    """
     arch: Arch = _build(where, Arch, table)
+    if not apart:
+        _check_together(arch, where)
+    return arch
+
+
+def _check_together(arch: Arch, where: str) -> None:
+    """Raises Refusal for numbers that do not go together."""
     if arch.pe.lane_sums and (rest := arch.pe.psum_words % arch.pe.lanes):
         words = arch.pe.psum_words
         raise Refusal(
@@ -378,7 +388,6 @@ def arch_from_table(table: dict[str, Any], where: str) -> Arch:
             f"{where} [glb]: banks are of equal size, but words = {words} is no multiple of banks = {banks}: "
             f"{-(-words // banks) * banks} is one"
         )
-    return arch
 
 
 def arch_text(arch: Arch, *, all_keys: bool = False) -> str:

@@ -41,7 +41,7 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value | str]]:
             if (written := _toml(value)) in before:
                 raise Refusal(f"--vary {text}: {written} is there twice")
             before.add(written)
-            array = array_in({key: value}, base, f"--vary {key}")
+            array = array_in({key: value}, base, f"--vary {key}", apart=True)
             if array.energy.unit != base.energy.unit:
                 units = f"energies in {array.energy.unit}, --arch {base.name} in {base.energy.unit}"
                 raise Refusal(f"--vary {text}: {written} has {units}: give arrays with one unit")
@@ -90,13 +90,16 @@ def array_of(config: Config) -> Config:
     return {key: value for key, value in config.items() if key != OBJECTIVE}
 
 
-def array_in(config: Config, base: Arch, where: str = "configuration") -> Arch:
-    """The array of a configuration: `base`, or the one that it names, with its values. Raises Refusal."""
+def array_in(config: Config, base: Arch, where: str = "configuration", *, apart: bool = False) -> Arch:
+    """The array of a configuration: `base`, or the one that it names, with its values. Raises Refusal.
+
+    apart: see `arch_from_table`.
+    """
     values = {key: value for key, value in array_of(config).items() if key != ARCH}
-    return with_config(load_arch(str(config[ARCH])) if ARCH in config else base, values, where)
+    return with_config(load_arch(str(config[ARCH])) if ARCH in config else base, values, where, apart=apart)
 
 
-def with_config(base: Arch, config: Config, where: str = "configuration") -> Arch:
+def with_config(base: Arch, config: Config, where: str = "configuration", *, apart: bool = False) -> Arch:
     """The array with these values. Raises Refusal for an unknown key or a value out of its range."""
     table = asdict(base)
     for key, value in config.items():
@@ -110,7 +113,7 @@ def with_config(base: Arch, config: Config, where: str = "configuration") -> Arc
             keys = ", ".join(f"{key}.{each}" for each in inner[last])
             raise Refusal(f"{where}: {key} is a table: vary one of its keys: {keys}")
         inner[last] = value
-    return arch_from_table(table, where)
+    return arch_from_table(table, where, apart=apart)
 
 
 def config_text(config: Config) -> str:
