@@ -288,6 +288,18 @@ def test_check_counts_the_lanes_that_operations_can_use(tmp_path: Path) -> None:
     assert idle[0].what.startswith("3 of the 16 lanes of a PE work: 3 x 1x1 terms a sum (c x r x s) (")
 
 
+def test_check_leaves_out_elementwise_layers_of_the_array_s_cycles(tmp_path: Path) -> None:
+    """A sum that moves in blocks has a mapping, but no PE works for it: all cycles of the array are of the pool."""
+    nodes = [
+        node("MaxPool", ["x"], ["a"], name="pool", kernel_shape=[1, 1]),
+        node("Sum", ["x", "z", "x"], ["y"], name="sum"),
+    ]
+    path = save(build(nodes, dict.fromkeys(("x", "z"), (1, 1, 30, 11)), ["a", "y"]), tmp_path / "net.onnx")
+    options = CompileOptions(str(array_file(tmp_path, words=300)), groups="none")
+    found = {finding.where: finding for finding in check(path, options) if finding.resource == "% of PEs used"}
+    assert [*found] == ["pool"] and found["pool"].what.endswith(" (100.0 % of the array's cycles)")
+
+
 def two_convolutions(folder: Path) -> Path:
     nodes = [
         node("Conv", ["x", "w1"], ["a"], name="first", pads=[1, 1, 1, 1]),

@@ -226,8 +226,11 @@ def array_work(shape: LayerShape, mapping: Mapping, arch: Arch) -> ArrayWork:
 
 
 def work_by_label(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, ArrayWork]]:
-    """By label, for the layers of a `nest` module that have got a mapping and not reached it yet."""
-    layers = [op for op in module.walk() if isinstance(op, LayerOp) and op.mapping and op.label]
+    """By label, for the layers of a `nest` module that have got a mapping and not reached it yet.
+
+    Elementwise layers are left out: they have no macro-instructions.
+    """
+    layers = [op for op in module.walk() if isinstance(op, LayerOp) and op.mapping and op.kind.data != "copy"]
     return {
         op.label.data: (op, array_work(layer_shape(op), op.mapping.data, arch))
         for op in layers
