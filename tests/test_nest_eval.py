@@ -137,6 +137,10 @@ def test_nest_psum_overflow_is_refused() -> None:
     module.attributes["cnn.psum_bits"] = IntegerAttr(16, i64)
     with pytest.raises(Refusal, match="layer0.*outside the psum range -32768 to 32767"):
         result(ctx, module, LAYER)
+    for bits in (-3, 1, 64):
+        module.attributes["cnn.psum_bits"] = IntegerAttr(bits, i64)
+        with pytest.raises(Refusal, match=f"cnn.psum_bits = {bits} is outside 2 to 63"):
+            result(ctx, module, LAYER)
 
 
 RICH = Mapping(

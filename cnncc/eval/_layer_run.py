@@ -15,21 +15,20 @@ from math import prod
 from typing import Self
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
 from cnncc.dialects.cnn import shuffled, value_key
 from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, rest_sets_of
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, loop_indices, spread
+from cnncc.eval._sums import psum_range
 from cnncc.mapping.mapping import DIMS, OF_OUTPUTS, Loop, Stage, even_sets
-from cnncc.numerics import Epilogue, integer_range
+from cnncc.numerics import Epilogue
 from cnncc.weights import Array
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
 VOLUME_LIMIT = 1 << 18  # values that numpy is given at once
 LEAST = -(1 << 62)  # below every operand: the start of a maximum
-DEFAULT_PSUM_BITS = 32
 
 
 class LayerRun:
@@ -257,8 +256,8 @@ class LayerRun:
     def checked(self, sums: Ints) -> Ints:
         """`sums`, if all fit a psum. Raises Refusal."""
         module = self.layer.get_toplevel_object()
-        bits = module.attributes.get("cnn.psum_bits") if isinstance(module, ModuleOp) else None
-        lo, hi = integer_range(bits.value.data if isinstance(bits, IntegerAttr) else DEFAULT_PSUM_BITS)
+        assert isinstance(module, Operation)
+        lo, hi = psum_range(module)
         if sums.min() < lo or sums.max() > hi:
             raise Refusal(
                 f"nest.layer '{value_key(self.layer) or ''}': sums reach {sums.min()} to {sums.max()}, "

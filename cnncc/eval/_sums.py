@@ -1,14 +1,31 @@
-"""Sums on their way to the output units, for the evaluator of `array`: down columns (COMMIT-6), in parts (COMMIT-5)."""
+"""Sums on their way to the output units, for the evaluator of `array`: down columns (COMMIT-6), in parts (COMMIT-5).
+
+The levels above it know the range of sums alone.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.ir import Operation
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.eval._places import TensorPart, Words
 from cnncc.numerics import Ints, integer_range
+
+DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`
+MOST_PSUM_BITS = 63  # that evaluators add up
+
+
+def psum_range(module: Operation) -> tuple[int, int]:
+    """The least and the greatest sum, by the attribute `cnn.psum_bits` of the module. Raises Refusal."""
+    attribute = module.attributes.get("cnn.psum_bits")
+    bits = attribute.value.data if isinstance(attribute, IntegerAttr) else DEFAULT_PSUM_BITS
+    if not 2 <= bits <= MOST_PSUM_BITS:
+        raise Refusal(f"cnn.psum_bits = {bits} is outside 2 to {MOST_PSUM_BITS}")
+    return integer_range(bits)
 
 
 def added_south(place: A.Place, sums: Ints, arch: Arch) -> Ints:

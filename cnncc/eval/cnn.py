@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
-from xdsl.dialects.builtin import IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import IntegerType, ModuleOp, SymbolRefAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -37,6 +37,7 @@ from cnncc.dialects.cnn import (
 )
 from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
+from cnncc.eval._sums import psum_range
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.main_function import input_names, main_function, output_names
 from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
@@ -44,7 +45,6 @@ from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
-DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`
 MOST_TERMS = 1 << 24  # copied from windows at a time
 
 NOTHING: Mapping[SSAValue, Array] = {}
@@ -106,8 +106,7 @@ class _Run:
         self.symbols = arrays_of(module, store)
         self.store = store
         self.host = host
-        bits = module.attributes.get("cnn.psum_bits")
-        self.psum_range = integer_range(bits.value.data if isinstance(bits, IntegerAttr) else DEFAULT_PSUM_BITS)
+        self.psum_range = psum_range(module)
         self.values: dict[SSAValue, Array] = {}
 
     def symbol(self, name: str, op: Operation) -> Array:
