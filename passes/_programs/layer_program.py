@@ -82,7 +82,7 @@ class ProgramWalk:
         wanted = {"ifmap", "weight"} if shape.is_mac else {"ifmap"}
         if shape.is_mac and "weight" not in self.layer.mapping.glb_stages:
             raise self._refuse("weights must be staged in glb: they come from DRAM")
-        if self.layer.tensors.params and "params" not in self.layer.mapping.glb_stages:
+        if shape.params and "params" not in self.layer.mapping.glb_stages:
             per = "params per position" if shape.per_position else "params"
             raise self._refuse(f"{per} must be staged in glb: they come from DRAM")
         if set(self.rf) != wanted:
