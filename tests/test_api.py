@@ -11,10 +11,12 @@ import pytest
 from cli_cases import CALIBRATION, DIGITS, SAMPLES, done, invoke, refused
 
 from cnncc.api import CompileOptions, Refusal, compile_model, estimate, load, program_stats, run, save
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.util.progress import silent
 from cnncc.weights import Array
 
 MNIST, DEPTHWISE = SAMPLES / "models" / "mnist.onnx", SAMPLES / "models" / "depthwise.onnx"
+GROUP = '[[group]]\nlayers = ["conv0", "pool1"]\nrows = 2\n'
 CORES = {"arch": "tcpa-4x4", "parallel": "layers", "batch": 1}
 
 
@@ -57,6 +59,16 @@ def test_api_takes_calibration_from_a_file_as_well() -> None:
     binaries = [compile_model(MNIST, of_file), compile_model(MNIST, CompileOptions(batch=1), digits(CALIBRATION))]
     first, second = (binary.tensors for binary in binaries)
     assert first == second != compile_model(MNIST, CompileOptions(batch=1), remark=silent).tensors
+
+
+def test_api_takes_files_as_paths_and_as_texts(tmp_path: Path) -> None:
+    written = {"arch": arch_text(load_arch("spatial-4x4")), "groups": GROUP, "schedule": '["conv2"]\ndataflow = "ws"\n'}
+    files = {key: tmp_path / f"{key}.toml" for key in written}
+    for key, text in written.items():
+        files[key].write_text(text)
+    texts = {key: str(path) for key, path in files.items()}
+    first, second = (estimate(MNIST, CompileOptions(batch=1, **given)) for given in (files, texts))
+    assert first == second and "conv0..pool1" in first["layers"]
 
 
 def test_api_remarks_are_those_of_the_command(tmp_path: Path) -> None:

@@ -419,14 +419,15 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
-def load_arch(name_or_file: str) -> Arch:
+def load_arch(name_or_file: Path | str) -> Arch:
     """A preset by name, or an array from a TOML file. Raises Refusal."""
+    name_or_file = str(name_or_file)
     if is_cbrain(name_or_file):
         return _cbrain(name_or_file)
     preset = PRESETS / f"{name_or_file}.toml"
     path = preset if name_or_file in preset_names() else Path(name_or_file)
     try:
-        return parse_arch(read_text(path), str(name_or_file))
+        return parse_arch(read_text(path), name_or_file)
     except UnicodeDecodeError as error:
         presets = ", ".join(preset_names())
         raise Refusal(f"{name_or_file}: is no TOML (it is not text), so no array; presets are {presets}") from error

@@ -34,7 +34,7 @@ def command(model: Path, options: CompileOptions, as_json: bool) -> None:
 
     with progress_line() as progress:
         findings = check.check(model, options, progress)
-    text = json.dumps(check.as_json(findings, model, options.arch), indent=1) if as_json else ""
+    text = json.dumps(check.as_json(findings, model, str(options.arch)), indent=1) if as_json else ""
     click.echo(text or fitted(check.as_text(findings, model)))
     if check.count(findings)["blocking"]:
         raise SystemExit(1)

@@ -62,7 +62,7 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
     refusals = Refusals()
     with refusals.kept("--arch"):
         array = load_arch(options.arch)
-        settings = Settings(array, options.arch, array.operand_bits)
+        settings = Settings(array, str(options.arch), array.operand_bits)
         with refusals.kept("--precision"):
             settings = replace(settings, operand_bits=operand_bits(options.precision, array))
         with refusals.kept("--schedule"):
@@ -104,7 +104,7 @@ class _Checker:
         self.observer: PartsObserver | None = None
         self.decisions: list[Decision] = []
 
-    def read(self, calibrate: Path | None, batch: int | None, progress: Progress) -> None:
+    def read(self, calibrate: Path | str | None, batch: int | None, progress: Progress) -> None:
         """The model and the calibration data."""
         ctx = new_context()
         ctx.progress, ctx.decided = progress, self.decisions.append

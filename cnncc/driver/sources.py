@@ -54,15 +54,15 @@ class CompileOptions:
         fps         frames a second, for the fewest PEs then
     """
 
-    arch: str = "spatial-8x8"
+    arch: Path | str = "spatial-8x8"
     precision: str | None = None
-    calibrate: Path | None = None
+    calibrate: Path | str | None = None
     batch: int | None = None
-    schedule: Path | None = None
+    schedule: Path | str | None = None
     dataflow: str | None = None
     objective: str | None = None
     slack: float | None = None
-    groups: str | None = None
+    groups: Path | str | None = None
     partition: str | None = None
     parallel: str | None = None
     fps: float | None = None
@@ -76,7 +76,17 @@ class CompileOptions:
         parallel = self.is_parallel(schedule)
         dataflow, partition = self.dataflow or AUTO, self.partition or NONE
         return Settings(
-            array, self.arch, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
+            array,
+            str(self.arch),
+            bits,
+            calibration,
+            schedule,
+            dataflow,
+            objective,
+            groups,
+            partition,
+            parallel,
+            self.fps,
         )
 
     def is_parallel(self, schedule: str | None) -> bool:
@@ -98,8 +108,9 @@ class CompileOptions:
         return True
 
 
-def groups_setting(given: str | None, schedule: str | None) -> str:
+def groups_setting(given: Path | str | None, schedule: str | None) -> str:
     """AUTO, NONE or a file, for `--groups`; without it the schedule, if that has groups. Raises Refusal."""
+    given = None if given is None else str(given)
     if given in (AUTO, NONE):
         return given
     if given is not None and not Path(given).exists():

@@ -54,11 +54,11 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
     }
 
 
-def _digest(path: Path | None) -> str | None:
+def _digest(path: Path | str | None) -> str | None:
     if path is None:
         return None
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror}") from error
 

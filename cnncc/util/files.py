@@ -72,12 +72,12 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f"{prefix}{secrets.token_hex(4)}{path.suffix}")  # numpy looks at the suffix
 
 
-def check_writable(*paths: Path | None, inputs: Sequence[Path | None] = ()) -> None:
+def check_writable(*paths: Path | None, inputs: Sequence[Path | str | None] = ()) -> None:
     """Check, before any work, that these files can be written, in folders that exist or can be made. Raises Refusal.
 
     inputs: files that the command reads, of which none may be written. No file may be written twice.
     """
-    taken = {path.resolve() for path in inputs if path is not None}
+    taken = {Path(path).resolve() for path in inputs if path is not None}
     for path in paths:
         if path is None or is_stream(path):
             continue
