@@ -84,6 +84,30 @@ def test_api_remarks_are_those_of_the_command(tmp_path: Path) -> None:
     assert "onnx-calibrate" in steps
 
 
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"precision": "int4"}, "there is no precision 'int4'; there are: int8, int16"),
+        ({"precision": "INT8"}, "there is no precision 'INT8'; there are: int8, int16"),
+        ({"parallel": "cores"}, "--parallel cores: give layers, or leave it out"),
+        (CORES | {"fps": 0}, "--fps 0: give the frames a second that are enough, more than 0"),
+        (CORES | {"fps": -1.0}, "--fps -1.0: give the frames a second that are enough, more than 0"),
+    ],
+)
+def test_api_refuses_values_that_no_command_takes(given: dict[str, Any], message: str) -> None:
+    for does in (compile_model, estimate):
+        with pytest.raises(Refusal) as refusal:
+            does(MNIST, CompileOptions(**given))
+        assert str(refusal.value) == message
+
+
+def test_api_counts_one_frame_at_least() -> None:
+    binary = compile_model(MNIST, CompileOptions(**CORES), remark=silent)
+    for frames in (0, -1):
+        with pytest.raises(Refusal, match=f"frames {frames}, expected at least 1"):
+            program_stats(binary, frames=frames)
+
+
 def test_api_raises_what_commands_say(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refusal:
         compile_model(tmp_path / "none.onnx")

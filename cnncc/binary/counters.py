@@ -19,8 +19,12 @@ from cnncc.model.energy import with_energy
 def program_stats(binary: Binary, causes: bool = True, frames: int = 1) -> dict[str, Any]:
     """All counters of a run of the program, with energy; also by layer, if the metadata lists layers.
 
-    causes: with stalls by cause, which takes longer. frames: of the run (CORE-8).
+    causes: with stalls by cause, which takes longer. frames: of the run, if the program runs over frames (CORE-8).
+
+    Raises: Refusal
     """
+    if frames < 1:
+        raise Refusal(f"frames {frames}, expected at least 1")
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
     constant_words = binary.weight_words
     with deadlock_by_names(binary):

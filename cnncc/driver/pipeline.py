@@ -63,6 +63,7 @@ class Step:
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
 FUNCTIONS = "onnx.functions"  # module attribute: the functions that the model defines
 DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")  # prefixes of onnxruntime's operator domains
+PRECISIONS = ("int8", "int16")
 LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 
 
@@ -108,8 +109,12 @@ class Settings:
 
 
 def operand_bits(precision: str | None, arch: Arch) -> int:
-    """The width that `--precision` names, as `int8`; the array's own without it."""
-    return int(precision.removeprefix("int")) if precision else arch.operand_bits
+    """The width that `--precision` names, as `int8`; the array's own without it. Raises Refusal for another name."""
+    if precision is None:
+        return arch.operand_bits
+    if precision not in PRECISIONS:
+        raise Refusal(f"there is no precision '{precision}'; there are: {', '.join(PRECISIONS)}")
+    return int(precision.removeprefix("int"))
 
 
 def _quoted(name: str) -> str:

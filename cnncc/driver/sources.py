@@ -91,6 +91,8 @@ class CompileOptions:
 
     def is_parallel(self, schedule: str | None) -> bool:
         """Whether layers run side by side. Raises Refusal for options that do not go with that."""
+        if self.parallel not in (None, "layers"):
+            raise Refusal(f"--parallel {self.parallel}: give layers, or leave it out")
         cores = read_schedule(schedule).cores if schedule else ()
         if self.parallel is None and not cores:
             if self.fps is not None:
@@ -100,8 +102,8 @@ class CompileOptions:
             raise Refusal(f"{schedule}: --parallel layers takes tables [[core]] of a schedule (docs/schedule.md)")
         if self.fps is not None and cores:
             raise Refusal(f"--fps chooses the cores, and {schedule} has them: give one of both")
-        if self.fps is not None and not isfinite(self.fps):
-            raise Refusal(f"--fps {self.fps}: give the frames a second that are enough")
+        if self.fps is not None and not (self.fps > 0 and isfinite(self.fps)):
+            raise Refusal(f"--fps {self.fps}: give the frames a second that are enough, more than 0")
         for option in ("dataflow", "objective", "slack", "groups"):
             if getattr(self, option) is not None:
                 raise Refusal(f"--{option} has no effect on layers side by side: leave it out")
