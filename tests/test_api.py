@@ -108,6 +108,27 @@ def test_api_counts_one_frame_at_least() -> None:
             program_stats(binary, frames=frames)
 
 
+NO_ARRAYS = (
+    ([np.zeros((1, 1, 28, 28))], "inputs are arrays by name, {'input': …}, not list"),
+    (np.zeros((1, 1, 28, 28)), "inputs are arrays by name, {'input': …}, not ndarray"),
+    ("digits.npz", "inputs are arrays by name, {'input': …}, not str"),
+    ({"input": [[0.5], [0.5, 1.0]]}, "input 'input' is no array of numpy, but list"),
+    ({"input": None}, "input 'input' is no array of numpy, but NoneType"),
+)
+
+
+def test_api_refuses_what_are_no_arrays_by_name() -> None:
+    binary = compile_model(MNIST, CompileOptions(batch=1), remark=silent)
+    for given, message in NO_ARRAYS:
+        arrays: Any = given
+        with pytest.raises(Refusal) as refusal:
+            run(binary, arrays)
+        assert str(refusal.value) == message
+        with pytest.raises(Refusal) as refusal:
+            compile_model(MNIST, CompileOptions(batch=1), arrays)
+        assert str(refusal.value) == f"calibration data: {message}"
+
+
 def test_api_raises_what_commands_say(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refusal:
         compile_model(tmp_path / "none.onnx")

@@ -25,6 +25,7 @@ from cnncc.passes._onnx.placement import Placement, place_nodes
 from cnncc.passes._onnx.quantised_lowering import scale_of
 from cnncc.passes._onnx.scale_groups import saturates_at_reader
 from cnncc.quant.split import Doubles, MeasuredUse, choose_top
+from cnncc.util.npz import array_of
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
@@ -158,9 +159,7 @@ def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Fe
     refusals = Refusals()
     for name, kind in types.items():
         with refusals.kept(f"input '{name}'"):
-            if name not in data:
-                raise Refusal(f"calibration data: input '{name}' is missing, there is {', '.join(data) or 'nothing'}")
-            arrays[name] = _in_type(np.asarray(data[name]), _dtype(kind))
+            arrays[name] = _in_type(_given(data, name), _dtype(kind))
             counts.add(_sample_count(name, kind, arrays[name]))
     refusals.raise_any("calibration data")
     if len(counts) > 1:
@@ -169,6 +168,13 @@ def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Fe
         {name: _part(arrays[name], shape(kind), index) for name, kind in types.items()}
         for index in range(max(counts, default=1))
     ]
+
+
+def _given(data: Mapping[str, Array], name: str) -> Array:
+    try:
+        return array_of(data, name)
+    except Refusal as error:
+        raise Refusal(f"calibration data: {error}") from error
 
 
 def _in_type(array: Array, dtype: np.dtype[np.generic]) -> Array:

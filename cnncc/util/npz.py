@@ -53,6 +53,19 @@ def noise(shape: Sequence[int], element: str, rng: np.random.Generator) -> Array
     return rng.integers(info.min, info.max, shape, element, endpoint=True)
 
 
+def array_of(arrays: object, name: str) -> Array:
+    """The array of an input, of `arrays` by name. Raises Refusal where there is none."""
+    if not isinstance(arrays, Mapping):
+        raise Refusal(f"inputs are arrays by name, {{'{name}': …}}, not {type(arrays).__name__}")
+    by_name = cast("Mapping[str, object]", arrays)
+    if name not in by_name:
+        raise Refusal(f"input '{name}' is missing, there is {', '.join(by_name) or 'nothing'}")
+    array = by_name[name]
+    if not isinstance(array, np.ndarray):
+        raise Refusal(f"input '{name}' is no array of numpy, but {type(array).__name__}")
+    return cast("Array", array)
+
+
 def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]], elements: Mapping[str, str]) -> int:
     """The number of whole batches of inputs of these shapes in the arrays.
 
@@ -60,9 +73,7 @@ def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int
     """
     counts: set[int] = set()
     for name, (batch, *rest) in shapes.items():
-        if name not in arrays:
-            raise Refusal(f"input '{name}' is missing, there is {', '.join(arrays) or 'nothing'}")
-        array, element = arrays[name], elements[name]
+        array, element = array_of(arrays, name), elements[name]
         if array.dtype.kind != "f" if element == "float32" else array.dtype != element:
             wanted = "floating point numbers" if element == "float32" else element
             raise Refusal(f"input '{name}' has type {array.dtype}, expected {wanted}")
