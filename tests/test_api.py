@@ -129,6 +129,16 @@ def test_api_refuses_what_are_no_arrays_by_name() -> None:
         assert str(refusal.value) == f"calibration data: {message}"
 
 
+def test_api_estimates_have_keys_that_the_page_names(tmp_path: Path) -> None:
+    (groups := tmp_path / "groups.toml").write_text(GROUP)
+    found = estimate(MNIST, CompileOptions(batch=1, groups=groups))
+    around = found["layers"]["semaphores"].keys()
+    page = (SAMPLES.parent / "docs" / "estimate.md").read_text().partition("## As JSON")[2]
+    rows = [key for row in found["layers"].values() for key in row.keys() - around]
+    unsaid = [key for key in (*(found.keys() - {"layers"} - around), *rows) if f"`{key}`" not in page]
+    assert {"limit", "members", "mapping"} <= {*rows} and unsaid == []
+
+
 def test_api_raises_what_commands_say(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refusal:
         compile_model(tmp_path / "none.onnx")
