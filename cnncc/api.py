@@ -1,7 +1,7 @@
 """cnncc from Python: what `compile`, `run` and `estimate` do, with arrays in memory. docs/python.md shows it.
 
-These names stay: a version may add to them, and the change log says what else it does with them. All other modules may
-change. What cannot be done raises `Refusal`, with the message of the command.
+These names stay: a version may add to them, and the change log names all that it changes. All other modules may change.
+What cannot be done raises `Refusal`, with the message of the command.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Key:
     Attributes:
         only     the legal numbers of a key without a range
         unsaid   whether texts and digests leave out the key at its default, so that older arrays keep theirs
-        decimals the most decimals of a number that is none of energy, so that counts are exact
+        decimals the most decimals of a number with a fraction, so that counts are exact; None is any
     """
 
     unit: str

@@ -226,7 +226,7 @@ class Compilation:
         self.ctx.warning = self.warnings.append
 
     def remarks(self, values: bool) -> list[str]:
-        """Its notes and warnings, each once. values: whether any value is asked for."""
+        """Its notes and warnings, each once. values: whether values matter, and with them random inputs."""
         from cnncc.driver.calibrate import RANDOM_INPUTS
 
         notes = [f"note: {note.where}: {note.text}" for note in self.notes]

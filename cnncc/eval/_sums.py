@@ -1,6 +1,6 @@
 """Sums on their way to the output units, for the evaluator of `array`: down columns (COMMIT-6), in parts (COMMIT-5).
 
-The levels above it know the range of sums alone.
+The evaluators of `cnn` and `nest` take the range of sums from here, and nothing else.
 """
 
 from __future__ import annotations
