@@ -69,24 +69,15 @@ class CompileOptions:
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """The settings, with the array read and with calibration data. Raises Refusal."""
-        array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
+        array, name = load_arch(self.arch), str(self.arch)
+        schedule = str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
         objective = objective_of(schedule, self.objective, self.slack)
         groups = groups_setting(self.groups, schedule)
         parallel = self.is_parallel(schedule)
         dataflow, partition = self.dataflow or AUTO, self.partition or NONE
         return Settings(
-            array,
-            str(self.arch),
-            bits,
-            calibration,
-            schedule,
-            dataflow,
-            objective,
-            groups,
-            partition,
-            parallel,
-            self.fps,
+            array, name, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
         )
 
     def is_parallel(self, schedule: str | None) -> bool:
