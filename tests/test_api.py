@@ -106,6 +106,8 @@ def test_api_counts_one_frame_at_least() -> None:
     for frames in (0, -1):
         with pytest.raises(Refusal, match=f"frames {frames}, expected at least 1"):
             program_stats(binary, frames=frames)
+    with pytest.raises(Refusal, match="frames 2: the program takes image by image"):
+        program_stats(compile_model(MNIST, CompileOptions(batch=1), remark=silent), frames=2)
 
 
 NO_ARRAYS = (

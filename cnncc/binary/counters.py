@@ -10,7 +10,7 @@ from cnncc.binary.isa_module import layers
 from cnncc.errors import Refusal
 from cnncc.isa.codec import has_cores
 from cnncc.machine.cores.core_times import EngineRun, simulate_cores
-from cnncc.machine.cores.programs import cores_of
+from cnncc.machine.cores.programs import cores_of, has_frames
 from cnncc.machine.stats import stats
 from cnncc.machine.times.tasks import ENGINES
 from cnncc.model.energy import with_energy
@@ -19,12 +19,14 @@ from cnncc.model.energy import with_energy
 def program_stats(binary: Binary, causes: bool = True, frames: int = 1) -> dict[str, Any]:
     """All counters of a run of the program, with energy; also by layer, if the metadata lists layers.
 
-    causes: with stalls by cause, which takes longer. frames: of the run, if the program runs over frames (CORE-8).
+    causes: with stalls by cause, which takes longer. frames: of the run; 1 if the program has none (CORE-8).
 
     Raises: Refusal
     """
     if frames < 1:
         raise Refusal(f"frames {frames}, expected at least 1")
+    if frames > 1 and not has_frames(binary.instructions):
+        raise Refusal(f"frames {frames}: the program takes image by image, and its counters are those of one")
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
     constant_words = binary.weight_words
     with deadlock_by_names(binary):
