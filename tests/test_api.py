@@ -89,6 +89,10 @@ def test_api_remarks_are_those_of_the_command(tmp_path: Path) -> None:
     [
         ({"precision": "int4"}, "there is no precision 'int4'; there are: int8, int16"),
         ({"precision": "INT8"}, "there is no precision 'INT8'; there are: int8, int16"),
+        (
+            {"objective": "energy", "slack": 0.1},
+            "--slack has no effect with --objective energy: it is a share of the cycles",
+        ),
         ({"parallel": "cores"}, "--parallel cores: give layers, or leave it out"),
         (CORES | {"fps": 0}, "--fps 0: give the frames a second that are enough, more than 0"),
         (CORES | {"fps": -1.0}, "--fps -1.0: give the frames a second that are enough, more than 0"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cnn_ir import imported
+from frontend_models import model, saved
 from onnx import helper
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
@@ -133,6 +134,16 @@ def test_quant_calibrate_without_data_warns_and_is_seeded() -> None:
         assert "random inputs" in warning
         texts.append(str(module))
     assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize(("element", "ends"), [("uint8", (0, 255)), ("int8", (-128, 127))])
+def test_quant_calibrate_without_data_draws_bytes(element: str, ends: tuple[int, int], tmp_path: Path) -> None:
+    """Of an image of zeros y had no range, so that all its values saturated."""
+    text = f"g ({element}[1, 1, 32, 32] x) => (float[1, 1, 32, 32] y) {{ f = Cast<to = 1>(x) y = Conv(f, w) }}"
+    ctx = CompilerContext()
+    module = import_onnx(saved(model(text, w=np.ones((1, 1, 1, 1), np.float32)), tmp_path), ctx)
+    assert len(calibrate(module, ctx.weights, None, 16, 32)) == 1
+    assert [(found.lo, found.hi) for found in take_ranges(module).values()][-1] == ends
 
 
 def test_quant_calibrate_writes_what_it_saw() -> None:

@@ -78,8 +78,6 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from cnncc.driver.sources import CompileOptions
 
         known = {each.name: given.pop(each.name) for each in fields(CompileOptions) if each.name in given}
-        if known.get("slack") is not None and (objective := known.get("objective")) not in (None, OBJECTIVES[0]):
-            raise click.UsageError(f"--slack has no effect with --objective {objective}: it is a share of the cycles")
         return command(options=CompileOptions(**known), **given)
 
     parsed = with_options

@@ -25,7 +25,7 @@ from cnncc.passes._onnx.placement import Placement, place_nodes
 from cnncc.passes._onnx.quantised_lowering import scale_of
 from cnncc.passes._onnx.scale_groups import saturates_at_reader
 from cnncc.quant.split import Doubles, MeasuredUse, choose_top
-from cnncc.util.npz import array_of
+from cnncc.util.npz import array_of, noise
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
@@ -49,7 +49,7 @@ def calibrate(
 ) -> list[str]:
     """Write `cnn.range` and `cnn.ranges` on an `onnx` module; returns warnings.
 
-    data: samples by input name, along the leading dim; None: inputs are N(0, 1). Values that share integers get one
+    data: samples by input name, along the leading dim; None: they are drawn. Values that share integers get one
     `top`, chosen by measured error. A quantised model needs no ranges. It is run once if the host has a part, to refuse
     a model that onnxruntime cannot run.
     Raises: Refusal, for data that is not finite or differs from the inputs in name, shape or type; for a model that
@@ -134,7 +134,10 @@ def _batch(dims: tuple[int, ...]) -> int:
 
 
 def _random_feeds(types: Mapping[str, Attribute], rng: np.random.Generator) -> list[Feeds]:
-    """Seeded inputs: N(0, 1) for floats, zeros for other types. Small inputs are drawn up to ten times."""
+    """Seeded inputs: N(0, 1) for floats, any values for bytes, and zeros for other types. Small ones up to ten times.
+
+    Bytes are mostly images. Wider integers may be positions, of which few lie inside a tensor.
+    """
     largest = max((_batch(shape(kind)) for kind in types.values()), default=1)
     values = max((prod(shape(kind)) for kind in types.values()), default=1)
     rounds = min(10, max(1, SAMPLE_LIMIT // max(1, largest)), max(1, RANDOM_VALUES // max(1, values)))
@@ -143,7 +146,9 @@ def _random_feeds(types: Mapping[str, Attribute], rng: np.random.Generator) -> l
 
 def _random(kind: Attribute, rng: np.random.Generator) -> Array:
     dtype = _dtype(kind)
-    return (rng.standard_normal(shape(kind)) if dtype.kind == "f" else np.zeros(shape(kind))).astype(dtype)
+    if dtype.kind == "f":
+        return noise(shape(kind), "float32", rng).astype(dtype)
+    return noise(shape(kind), dtype.name, rng) if dtype.name in ("int8", "uint8") else np.zeros(shape(kind), dtype)
 
 
 def _dtype(kind: Attribute) -> np.dtype[np.generic]:

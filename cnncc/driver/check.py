@@ -44,7 +44,7 @@ from cnncc.main_function import input_names
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.group_report import group_report
-from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
+from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.quant.split import candidate_tops
 from cnncc.util.npz import read_npz
 from cnncc.util.progress import Progress, silent
@@ -74,8 +74,7 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
                 check_dataflow(options.dataflow)
                 settings = replace(settings, dataflow=options.dataflow)
         with refusals.kept("--objective"):
-            objective = objective_of(settings.schedule, options.objective, options.slack)
-            settings = replace(settings, objective=objective)
+            settings = replace(settings, objective=options.minimised(settings.schedule))
         settings = replace(settings, partition=options.partition or NONE)
         with refusals.kept("--groups"):
             settings = replace(settings, groups=groups_setting(options.groups, settings.schedule))

@@ -28,6 +28,7 @@ from cnncc.driver.pipeline import (
     operand_bits,
 )
 from cnncc.errors import Refusal
+from cnncc.mapper.objective import Objective
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.layer_groups import GROUPS
 from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
@@ -72,13 +73,19 @@ class CompileOptions:
         array, name = load_arch(self.arch), str(self.arch)
         schedule = str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
-        objective = objective_of(schedule, self.objective, self.slack)
+        objective = self.minimised(schedule)
         groups = groups_setting(self.groups, schedule)
         parallel = self.is_parallel(schedule)
         dataflow, partition = self.dataflow or AUTO, self.partition or NONE
         return Settings(
             array, name, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
         )
+
+    def minimised(self, schedule: str | None) -> Objective:
+        """The objective; what no option says the schedule does. Raises Refusal."""
+        if self.slack is not None and self.objective not in (None, Objective().name):
+            raise Refusal(f"--slack has no effect with --objective {self.objective}: it is a share of the cycles")
+        return objective_of(schedule, self.objective, self.slack)
 
     def is_parallel(self, schedule: str | None) -> bool:
         """Whether layers run side by side. Raises Refusal for options that do not go with that."""
