@@ -319,7 +319,7 @@ _COMMIT = """
     residual    2 11  8 uint   descriptor of the residual
     params      2  7  4 uint   descriptor of biases and scales
     offset      3 31  0 int    start, linear words, of result, operand and residual (DESC-2)
-    channel     4 31  0 int    start, channel of the result (DESC-2)
+    channel     4 31  0 int    start, channel (DESC-2)
     y           5 31 16 int    start, row of the image (DESC-2)
     x           5 15  0 int    start, column of the image (DESC-2)
     param       6 31  0 int    first channel's place among the parameters
