@@ -23,7 +23,7 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
 
     array ≥ operations · (mac + ifmap read + weight read) + operations / lanes · (psum read + psum write)
             + words of image and weights · (GLB read + bus + register file write) + results · (psum read + GLB write)
-            + parameters and residual · GLB read
+            + residual · GLB read
     """
     operations, results = float(shape.operations), float(shape.results)
     cost = dram_cost(shape, arch, budget, costs) + results * costs.glb_write
@@ -38,7 +38,7 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
 
 
 def _image_words(shape: LayerShape) -> float:
-    """Words of the image that windows touch; of one with padding a word of each channel."""
+    """Words of the image that windows touch; of an image with padding only one word of each channel."""
     return float(shape.sizes.n * shape.channels if any(shape.window.pad) else image_words(shape))
 
 
