@@ -34,12 +34,7 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
     steps = operations / shape.most_products(arch)
     cost += operations * operation + steps * (costs.psum_read + costs.psum_write) + results * costs.psum_read
     cost += shape.weight_words * (costs.glb_read + costs.bus + costs.weight_write)
-    return cost + _image_words(shape) * (costs.glb_read + costs.bus + costs.ifmap_write)
-
-
-def _image_words(shape: LayerShape) -> float:
-    """Words of the image that windows touch; of an image with padding only one word of each channel."""
-    return float(shape.sizes.n * shape.channels if any(shape.window.pad) else image_words(shape))
+    return cost + image_words(shape) * (costs.glb_read + costs.bus + costs.ifmap_write)
 
 
 def _inside(shape: LayerShape, axis: int, side: BlockSizes) -> tuple[Amounts, Amounts]:
