@@ -318,10 +318,10 @@ _COMMIT = """
     operand     2 15 12 uint   descriptor of the streamed operand, source glb
     residual    2 11  8 uint   descriptor of the residual
     params      2  7  4 uint   descriptor of biases and scales
-    offset      3 31  0 int    start, linear words, of result, operand and residual (DESC-2)
-    channel     4 31  0 int    start, channel (DESC-2)
-    y           5 31 16 int    start, row of the image (DESC-2)
-    x           5 15  0 int    start, column of the image (DESC-2)
+    offset      3 31  0 int    start, linear words (COMMIT-1)
+    channel     4 31  0 int    start, channel (COMMIT-1)
+    y           5 31 16 int    start, row of the image (COMMIT-1)
+    x           5 15  0 int    start, column of the image (COMMIT-1)
     param       6 31  0 int    first channel's place among the parameters
     pixels      7 31 16 count  z: slowest extent of the pattern
     lines       7 15  0 count  j: second extent
