@@ -16,9 +16,9 @@ from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 from test_objectives import ARCH, tasks
 
-from cnncc.arch.model import load_arch
+from cnncc.arch.model import Energy, load_arch
 from cnncc.certificate.certificate import COSTS, certificate, check
-from cnncc.certificate.least_costs import least_words, prices_of, streamed_least
+from cnncc.certificate.least_costs import least_energy, least_words, prices_of, streamed_least
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import block_plans, bound, chain, front, least_cost, search, space
@@ -80,6 +80,9 @@ def test_certificate_is_checked_without_the_search(lenet: Json, tmp_path: Path) 
     assert all(layer["proven"] for layer in lenet["layers"])
     for (_, _, line), layer in zip(lines, lenet["layers"], strict=True):
         energy = layer["costs"]["energy"]
+        if energy["proven"]:
+            assert energy["cost"] == energy["least"] and line.endswith(": the best of the layer alone")
+            continue
         (most,) = re.findall(r": at most ([\d.]+) % above the best$", line)
         assert 0 <= float(most) - 100 * (energy["cost"] - energy["least"]) / energy["least"] < 0.1
 
@@ -87,8 +90,9 @@ def test_certificate_is_checked_without_the_search(lenet: Json, tmp_path: Path) 
 def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:
     """What is wrong about them is found: costs, bounds, mappings, what is missing."""
     file = tmp_path / "wrong.json"
-    proven = [layer["costs"]["words"]["proven"] for layer in lenet["layers"]]
-    assert all(proven) and not any(layer["costs"]["energy"]["proven"] for layer in lenet["layers"])
+    assert all(layer["costs"]["words"]["proven"] for layer in lenet["layers"])
+    proven = {layer["kind"] for layer in lenet["layers"] if layer["costs"]["energy"]["proven"]}
+    assert proven == {"max"}  # of sums the bound is not reached
     layer = next(number for number, layer in enumerate(lenet["layers"]) if layer["kind"] == "mac")
 
     def refused_as(message: str, name: str, **changes: object) -> None:
@@ -121,6 +125,20 @@ def test_least_costs_hold_for_all_fronts() -> None:
             known = least_cost.least_cost(task.shape, ARCH, task.budget, prices.costs)
             assert least <= known * (1 + 1e-12)
             assert least > 0.5 * known
+
+
+@pytest.mark.parametrize(("stride", "lines"), [(1, 9), (2, 5), (3, 8)])
+def test_least_energy_counts_each_pixel_that_a_window_touches(stride: int, lines: int) -> None:
+    """Three taps 2 apart, padding 2: by a stride of 1 all 9 rows, by one of 2 the even ones.
+
+    By a stride of 3 the windows are at rows -2, 0, 2; 1, 3, 5; 4, 6, 8: all but -2, which is padding, and 7.
+    """
+    outputs = 8 // stride + 1
+    window = Window((3, 3), (stride, stride), (2, 2, 2, 2), (2, 2), group=2)
+    shape = LayerShape("max", Sizes(1, 2, 1, outputs, outputs, 3, 3), window, 0, 9, 9)
+    free = dict.fromkeys((name for name in vars(ARCH.energy) if name != "unit"), 0.0)
+    arch = replace(ARCH, energy=Energy("", **free | {"ifmap_write": 1.0}))
+    assert least_energy(shape, arch, GlbBudget(4000)) == 2 * lines**2
 
 
 def test_bounds_of_streamed_layers_hold_beyond_the_space() -> None:

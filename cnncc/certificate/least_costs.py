@@ -31,8 +31,22 @@ def least_energy(shape: LayerShape, arch: Arch, budget: GlbBudget) -> float:
         + steps * (per_step + per_psum_step)
         + results * per_result
         + shape.weight_words * (into_array + prices.weight_write)
-        + s.n * shape.channels * (into_array + prices.ifmap_write)  # a pixel of each channel, at least
+        + s.n * shape.channels * _touched(shape, 0) * _touched(shape, 1) * (into_array + prices.ifmap_write)
     )
+
+
+def _touched(shape: LayerShape, axis: int) -> int:
+    """Rows (columns) of the image that windows touch; those of the padding are none."""
+    outputs, taps, whole = _side(shape, axis)
+    stride, dilation, pad = shape.window.stride[axis], shape.window.dilation[axis], shape.window.pad[axis]
+    firsts = range(-pad, outputs * stride - pad, stride)
+    return len({first + tap * dilation for first in firsts for tap in range(taps)} & {*range(whole)})
+
+
+def _side(shape: LayerShape, axis: int) -> tuple[int, int, int]:
+    """Rows (columns) of results, of the kernel and of the image."""
+    s = shape.sizes
+    return ((s.h, s.r, shape.ih), (s.w, s.s, shape.iw))[axis]
 
 
 def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budget: int) -> int:
@@ -108,8 +122,7 @@ def _blocks(shape: LayerShape, streamed: frozenset[str]) -> Iterator[tuple[int, 
 
 def _lines(shape: LayerShape, axis: int, size: int) -> tuple[int, int]:
     """Rows (columns) of one block's image with its padding, and those inside the image that all blocks need."""
-    s, window = shape.sizes, shape.window
-    outputs, taps, whole = ((s.h, s.r, shape.ih), (s.w, s.s, shape.iw))[axis]
+    window, (outputs, taps, whole) = shape.window, _side(shape, axis)
     if size == outputs:
         return whole, whole
     stride, span = window.stride[axis], (taps - 1) * window.dilation[axis] + 1
