@@ -120,6 +120,43 @@ def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shortest")
+def test_energies_grow_with_memories(tmp_path: Path) -> None:
+    """A quarter of the GLB has half the energy, four times the weights file has twice: with files it is the same."""
+    model, base = save(conv_model(), tmp_path / "net.onnx"), load_arch("spatial-4x4")
+    words = {"glb.words": base.glb.words // 4, "pe.weight_words": 4 * base.pe.weight_words}
+    vary = [part for key, value in words.items() for part in ("--vary", f"{key}={value}")]
+    common = ("--arch", "spatial-4x4", "--measure", "energy", "-j", 1)
+    done("explore", model, *vary, *common, "--energy-exponent", 0.5, "-o", tmp_path / "grown.jsonl")
+    array = replace(
+        base,
+        glb=replace(base.glb, words=words["glb.words"]),
+        pe=replace(base.pe, weight_words=words["pe.weight_words"]),
+        energy=replace(base.energy, glb_read=3.0, glb_write=3.0, weight_read=2.0, weight_write=2.0),
+    )
+    (tmp_path / "array.toml").write_text(arch_text(array))
+    done("explore", model, "--vary", f"arch={tmp_path / 'array.toml'}", *common, "-o", tmp_path / "file.jsonl")
+    (grown,), (of_file,) = lines(tmp_path / "grown.jsonl"), lines(tmp_path / "file.jsonl")
+    assert grown.pop("config") == words | {"objective": "energy"} and of_file.pop("config")
+    assert grown == of_file
+    again = ("explore", model, *vary, *common, "-o", tmp_path / "grown.jsonl")
+    assert "holds another exploration (not the same: options)" in refused(*again)
+
+
+@pytest.mark.usefixtures("shortest")
+def test_energies_of_an_array_that_is_named_grow_from_its_own_sizes(tmp_path: Path) -> None:
+    """The energy of what is named is that of its own memories; above the range of its key it is refused."""
+    model, small = save(conv_model(), tmp_path / "net.onnx"), load_arch("spatial-4x4")
+    small = replace(small, glb=replace(small.glb, words=16384), energy=replace(small.energy, glb_read=30000.0))
+    (tmp_path / "small.toml").write_text(arch_text(small))
+    vary = ("--vary", f"arch={tmp_path / 'small.toml'}", "--vary", "glb.words=16384,65536,262144")
+    file = tmp_path / "found.jsonl"
+    done("explore", model, *vary, "--energy-exponent", 0.5, "--measure", "energy", "-j", 1, "-o", file)
+    same, twice, refusal = lines(file)
+    assert same["cycles"] == twice["cycles"] and same["energy"] < twice["energy"] < 2 * same["energy"]
+    assert refusal["refused"] == "configuration [energy]: glb_read = 120000.0 is outside 0 to 65536"
+
+
+@pytest.mark.usefixtures("shortest")
 def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     file, model = tmp_path / "found.jsonl", save(conv_model(), tmp_path / "net.onnx")
     vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")

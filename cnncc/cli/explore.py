@@ -30,10 +30,18 @@ if TYPE_CHECKING:
 @output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.", or_folder=True)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
 @click.option("--measure", "measures", multiple=True, metavar="NAME", help="To be minimised; several may be given.")
+@click.option(
+    "--energy-exponent",
+    "exponent",
+    type=click.FloatRange(0, 2),
+    default=0.0,
+    metavar="P",
+    help="Energies of a memory that varies grow with its words to this power (0: they stay); 0.5 suits SRAM.",
+)
 @compile_options
 def command(
     model: Path, vary: Sequence[str], options: CompileOptions, output: Path | None, jobs: int | None,
-    measures: Sequence[str],
+    measures: Sequence[str], exponent: float,
 ) -> None:  # fmt: skip
     """Say what MODEL.onnx takes on every array that --vary spans, with --arch for all other keys, and which are best.
 
@@ -46,6 +54,7 @@ def command(
     \b
     cnncc explore net.onnx --vary rows=4,8 --vary cols=4:12:4 --vary links.south=true,false
     cnncc explore net.onnx --vary arch=spatial-8x8,seed-8x8 -o presets
+    cnncc explore net.onnx --vary glb.words=16384,65536 --energy-exponent 0.5 -o glb
     """
     from cnncc.arch.model import load_arch
     from cnncc.explore.array_grid import read_vary
@@ -64,7 +73,8 @@ def command(
             raise Refusal(f"--output {output}: give a .jsonl file, beside which the .csv file is written, or a folder")
         output = output / "explore.jsonl"
     with progress_line() as progress:
-        start, results = explore(model, options, varied, measures, output, jobs or processors.usable(), progress)
+        processes = jobs or processors.usable()
+        start, results = explore(model, options, varied, measures, output, processes, progress, exponent)
     print_remarks(start, values=False)
     table = output.with_suffix(".csv")
     write_atomically(table, as_csv(results, measures))

@@ -90,13 +90,35 @@ def array_of(config: Config) -> Config:
     return {key: value for key, value in config.items() if key != OBJECTIVE}
 
 
-def array_in(config: Config, base: Arch, where: str = "configuration", *, apart: bool = False) -> Arch:
+def array_in(
+    config: Config, base: Arch, where: str = "configuration", *, apart: bool = False, exponent: float = 0
+) -> Arch:
     """The array of a configuration: `base`, or the one that it names, with its values. Raises Refusal.
 
-    apart: see `arch_from_table`.
+    apart: see `arch_from_table`. exponent: of energies by the sizes of memories, against those of the array without
+    the values (GRID-6).
     """
     values = {key: value for key, value in array_of(config).items() if key != ARCH}
-    return with_config(load_arch(str(config[ARCH])) if ARCH in config else base, values, where, apart=apart)
+    named = load_arch(str(config[ARCH])) if ARCH in config else base
+    array = with_config(named, values, where, apart=apart)
+    return with_config(array, _energies(array, named, exponent), where, apart=apart) if exponent else array
+
+
+def _energies(array: Arch, base: Arch, exponent: float) -> dict[str, Value]:
+    """The energies of the memories that have another size in `base`."""
+    sizes, were, energies = _words(array), _words(base), asdict(array.energy)
+    return {
+        f"energy.{access}": energies[access] * (words / were[memory]) ** exponent
+        for memory, words in sizes.items()
+        for access in (f"{memory}_read", f"{memory}_write")
+        if words != were[memory]
+    }
+
+
+def _words(arch: Arch) -> dict[str, int]:
+    """The words of each memory of the array, by its name in the keys of energies."""
+    pe = arch.pe
+    return {"weight": pe.weight_words, "ifmap": pe.ifmap_words, "psum": pe.psum_words, "glb": arch.glb.words}
 
 
 def with_config(base: Arch, config: Config, where: str = "configuration", *, apart: bool = False) -> Arch:

@@ -30,7 +30,7 @@ from cnncc.weights import WeightStore
 Widths = tuple[int, ...]  # the keys of an array that loop nests depend on: see `TaskFiles`
 
 
-def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict[str, Any]:
+def header(model: Path, options: CompileOptions, base: Arch, vary: Vary, exponent: float) -> dict[str, Any]:
     """The first line of the file: all inputs that results depend on. Raises Refusal for a file that cannot be read."""
     groups = groups_setting(options.groups, str(options.schedule) if options.schedule else None)
     return {
@@ -47,6 +47,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "slack": SLACK if options.slack is None else options.slack,
             "groups": groups if groups in (AUTO, NONE) else _digest(Path(groups)),
             **({"partition": options.partition} if options.partition not in (None, NONE) else {}),
+            **({"energy_exponent": exponent} if exponent else {}),
         },
         "arch": said_keys(base),
         "vary": {key: list(values) for key, values in vary.items()},
@@ -65,12 +66,12 @@ def _digest(path: Path | str | None) -> str | None:
 
 def explore(
     model: Path, options: CompileOptions, vary: Vary, measures: Sequence[str], output: Path, jobs: int,
-    progress: Progress,
+    progress: Progress, exponent: float = 0,
 ) -> tuple[Compilation, list[Result]]:  # fmt: skip
     """The compilation that all configurations start from, and the results of all configurations, in order.
 
     On each array the network is optimised for every measure that is its own, or for the objective that is given.
-    Results that `output` has already are not evaluated again.
+    Results that `output` has already are not evaluated again. exponent: see `array_in`.
     Raises: Refusal; or the exception of a defect, after all other configurations were evaluated.
     """
     start = start_compilation(model, options)
@@ -83,12 +84,13 @@ def explore(
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(f"--output {output.parent}: {error.strerror}") from error
+    first = header(model, options, base, vary, exponent)
     with (
-        Results(output, header(model, options, base, vary), configs, configurations(vary, OBJECTIVES)) as results,
+        Results(output, first, configs, configurations(vary, OBJECTIVES)) as results,
         tempfile.TemporaryDirectory() as folder,
     ):
         todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.by_key]
-        for result in _evaluated(todo, TaskFiles(start, options, Path(folder)), jobs):
+        for result in _evaluated(todo, TaskFiles(start, options, Path(folder), exponent), jobs):
             results.append(result)
             done = sum(key in results.by_key for key in results.order)
             progress(f"{done:,} of {len(configs):,} configurations", done, len(configs))
@@ -99,14 +101,14 @@ def explore(
 class TaskFiles:
     """Files for the processes: the network as loop nests, made once for each width of words; and arrays."""
 
-    def __init__(self, start: Compilation, options: CompileOptions, folder: Path) -> None:
-        self.start, self.options, self.folder = start, options, folder
+    def __init__(self, start: Compilation, options: CompileOptions, folder: Path, exponent: float) -> None:
+        self.start, self.options, self.folder, self.exponent = start, options, folder, exponent
         self.nests = dict[Widths, Path | Refusal]()
         self.arrays = 0
 
     def task(self, config: Config) -> tuple[Path, Path]:
         """The files of nests and array. Raises Refusal if the network cannot be quantised for the array."""
-        array = array_in(config, self.start.settings.arch)
+        array = array_in(config, self.start.settings.arch, exponent=self.exponent)
         widths = (array.operand_bits, array.psum_bits)
         if self.start.settings.partition == AUTO:  # kernels are partitioned for lanes
             widths += (array.pe.lanes,)
