@@ -60,8 +60,9 @@ def command(
 
     if (model is None) == (start is None):
         raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
-    if start is not None and options.batch is not None:
-        raise click.UsageError("--batch has no effect on a dump: its shapes are fixed")
+    for option, given in (("--batch", options.batch), ("--shape", options.shapes)):
+        if start is not None and given:
+            raise click.UsageError(f"{option} has no effect on a dump: its shapes are fixed")
     source = dump_file(cast("Path", start or model))
     if output is None and emit == "bin":  # IR and assembly go to the terminal
         output = Path(f"{source.stem}.cnb")

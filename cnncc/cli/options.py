@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from cnncc.frontend.input_shapes import Shapes, input_shape, shapes_of
 from cnncc.mapper.objective import MOST_SLACK, OBJECTIVES, SLACK
 
 if TYPE_CHECKING:
@@ -19,11 +20,37 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+class _InputShape(click.ParamType[tuple[str, tuple[int, ...]]]):
+    """An input's name and the sizes of its dims."""
+
+    name = "name=sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Both. Raises what click takes for wrong usage."""
+        try:
+            return input_shape(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _by_name(ctx: click.Context, param: click.Parameter, given: Sequence[tuple[str, Sequence[int]]]) -> Shapes:
+    return shapes_of(given)
+
+
 _COMPILE_OPTIONS = (
     click.option("--arch", default="spatial-8x8", show_default=True, help="Array: a preset or a TOML file."),
     click.option("--precision", type=click.Choice(["int8", "int16"]), help="Operands; default: the array's width."),
     click.option("--calibrate", type=FILE, help="Samples of the inputs (.npz by tensor name), for the scales."),
     click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension; default: 1."),
+    click.option(
+        "--shape",
+        "shapes",
+        type=_InputShape(),
+        multiple=True,
+        callback=_by_name,
+        help="Sizes of an input with symbolic dims: images=1,3,224,224; may be given for several.",
+    ),
     click.option("--schedule", type=FILE, help="Mappings of some layers (TOML, docs/schedule.md), used as given."),
     click.option(
         "--dataflow",

@@ -81,7 +81,7 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
         with refusals.kept("--parallel"):
             settings = replace(settings, parallel=options.is_parallel(settings.schedule), fps=options.fps)
         checker = _Checker(path, settings, refusals)
-        checker.read(options.calibrate, options.batch, progress)
+        checker.read(options, progress)
         checker.steps()
         return _sorted([*refusals.findings, *checker.findings])
     return _sorted(refusals.findings)
@@ -103,12 +103,12 @@ class _Checker:
         self.observer: PartsObserver | None = None
         self.decisions: list[Decision] = []
 
-    def read(self, calibrate: Path | str | None, batch: int | None, progress: Progress) -> None:
+    def read(self, options: CompileOptions, progress: Progress) -> None:
         """The model and the calibration data."""
         ctx = new_context()
         ctx.progress, ctx.decided = progress, self.decisions.append
         with self.refusals.kept():
-            module = read_onnx(self.path, ctx, self.refusals, batch)
+            module = read_onnx(self.path, ctx, self.refusals, options.batch, options.shapes)
             self.findings += self.refusals.notes
             mark_host_operators(module, self.settings.host_operators)
             module.attributes[DONE] = StringAttr("import")
@@ -116,7 +116,7 @@ class _Checker:
             with self.refusals.kept():
                 check_interface(self.path, module)
             with self.refusals.kept("--calibrate"):
-                data = read_npz(calibrate, input_names(module)) if calibrate else None
+                data = read_npz(options.calibrate, input_names(module)) if options.calibrate else None
                 self.compilation.settings = replace(self.settings, calibration=data)
                 return
             self.assumes_ranges = True

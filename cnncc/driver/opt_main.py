@@ -30,6 +30,7 @@ from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
 from cnncc.driver.ir_files import check_order, checked_text, dump_file, ir_bytes, load_weights, user_errors
 from cnncc.errors import Refusal, hint, one_line
 from cnncc.frontend.import_onnx import import_onnx
+from cnncc.frontend.input_shapes import input_shape, shapes_of
 from cnncc.universe import PASSES, known_dialects
 from cnncc.util.files import check_writable, is_stream, unfinished
 
@@ -84,7 +85,7 @@ class OptMain(xDSLOptMain):
                 raise Refusal(f"{self.get_input_name()}: {one_line(str(error))}") from error
 
         def parse_onnx(_: IO[bytes]) -> ModuleOp:
-            return import_onnx(Path(self.get_input_name()), self.ctx, self.args.batch)
+            return import_onnx(Path(self.get_input_name()), self.ctx, self.args.batch, shapes_of(self.args.shape))
 
         self.available_frontends |= {"mlir": parse_with_weights, "onnx": parse_onnx}
 
@@ -100,6 +101,8 @@ class OptMain(xDSLOptMain):
         own.add_argument("-o", "--output-file", metavar="OUT.mlir", help="weights go to OUT.npz; default: the terminal")
         own.add_argument("-t", "--target", default="mlir", help="form of the output; `xdsl-opt --help` has a list")
         own.add_argument("--batch", type=int, metavar="N", help="size of a symbolic batch dimension of MODEL.onnx")
+        sizes = "of an input of MODEL.onnx with symbolic dims: images=1,3,224,224"
+        own.add_argument("--shape", type=input_shape, action="append", default=[], metavar="NAME=SIZES", help=sizes)
 
     def setup_pipeline(self) -> None:
         """Parse the pass list, which may go over several lines. Raises Refusal for an unknown pass or option."""

@@ -21,6 +21,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
 from cnncc.mapper.objective import Objective
 from cnncc.passes._onnx.layers import READERS
 from cnncc.passes._onnx.placement import HOST
@@ -312,13 +313,13 @@ class Compilation:
         self.notes.append(Finding(what, "note", where))
 
 
-def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
+def import_model(path: Path, batch: int | None, settings: Settings, shapes: Shapes = NO_SHAPES) -> Compilation:
     """A compilation of an ONNX file. Raises Refusal."""
     from cnncc.frontend.import_onnx import read_onnx
 
     refusals, ctx, module = Refusals(), new_context(), ModuleOp([])
     with refusals.kept():
-        module = read_onnx(path, ctx, refusals, batch)
+        module = read_onnx(path, ctx, refusals, batch, shapes)
         check_interface(path, module)
     refusals.raise_any(str(path))
     mark_host_operators(module, settings.host_operators)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from cnncc.driver.pipeline import (
     operand_bits,
 )
 from cnncc.errors import Refusal
+from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
 from cnncc.mapper.objective import Objective
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.layer_groups import GROUPS
@@ -45,6 +46,7 @@ class CompileOptions:
         precision   int8 or int16; None is the array's width
         calibrate   samples of the inputs
         batch       the size of a symbolic batch dimension
+        shapes      the sizes of all dims of an input that has symbolic ones, by its name
         schedule    the mappings of some layers
         dataflow    the dataflow of the other layers
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
@@ -59,6 +61,7 @@ class CompileOptions:
     precision: str | None = None
     calibrate: Path | str | None = None
     batch: int | None = None
+    shapes: Shapes = field(default_factory=lambda: NO_SHAPES)
     schedule: Path | str | None = None
     dataflow: str | None = None
     objective: str | None = None
@@ -143,7 +146,7 @@ def start_compilation(
         read_schedule(str(options.schedule))  # its own faults are refused before any work
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
-    compilation = import_model(model, options.batch, options.settings(calibration))
+    compilation = import_model(model, options.batch, options.settings(calibration), options.shapes)
     if options.calibrate is not None and calibration is None:
         data = read_npz(options.calibrate, input_names(compilation.module))
         compilation.settings = options.settings(data)

@@ -42,6 +42,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary, exponen
             "precision": options.precision,
             "calibrate_sha256": _digest(options.calibrate),
             "batch": options.batch,
+            **({"shapes": dict(options.shapes)} if options.shapes else {}),
             "schedule_sha256": _digest(options.schedule),
             "dataflow": options.dataflow or AUTO,
             "slack": SLACK if options.slack is None else options.slack,
@@ -151,7 +152,7 @@ def _evaluated(todo: Sequence[Config], nests: TaskFiles, jobs: int) -> Iterator[
         except Refusal as refusal:
             yield {"config": config, "refused": _reason(refusal)}
     # The nests are quantised, for their batch, with their kernels: these options come too late for them.
-    given = replace(nests.options, precision=None, calibrate=None, batch=None, partition=None)
+    given = replace(nests.options, precision=None, calibrate=None, batch=None, shapes={}, partition=None)
     if jobs == 1 or len(files) < 2:
         for number, pair in files.items():
             yield {"config": todo[number], **measures(*pair, given, todo[number])}

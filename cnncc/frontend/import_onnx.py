@@ -26,7 +26,8 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, new_constant, text_attr
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.frontend.load_onnx import graph_inputs, read_model
+from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, graph_inputs
+from cnncc.frontend.load_onnx import read_model
 from cnncc.frontend.onnx_attrs import attribute_from_proto, attribute_graphs, numpy_array
 from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
 from cnncc.weights import Array, WeightStore
@@ -37,25 +38,28 @@ if TYPE_CHECKING:
 DENSE_LIMIT_ELEMENTS = 1 << 28  # of a sparse initializer, which the file spells in a few bytes
 
 
-def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> ModuleOp:
+def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None, shapes: Shapes = NO_SHAPES) -> ModuleOp:
     """The model in `path` as IR; its arrays go to the weight store of `ctx`.
 
     batch: the size of symbolic leading dims of the graph's inputs; None: 1.
+    shapes: the sizes of other symbolic dims, see `fix_shapes`.
     Raises: Refusal, for a file that is not a valid, whole model of fixed input shapes with finite weights.
     """
     refusals, module = Refusals(), ModuleOp([])
     with refusals.kept():
-        module = read_onnx(path, ctx, refusals, batch)
+        module = read_onnx(path, ctx, refusals, batch, shapes)
     refusals.raise_any(str(path))
     return module
 
 
-def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None) -> ModuleOp:
+def read_onnx(
+    path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None, shapes: Shapes = NO_SHAPES
+) -> ModuleOp:
     """As `import_onnx`, except that `refusals` collects faults which leave the rest of the model readable.
 
     Weights that are not finite become 0 in the module. Raises: Refusal, for any other fault.
     """
-    model, inside = read_model(path, refusals, batch), Refusals()
+    model, inside = read_model(path, refusals, batch, shapes), Refusals()
     try:
         module = module_of(model, ctx.weights, inside)
     except Refusal as refusal:

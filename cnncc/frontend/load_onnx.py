@@ -6,41 +6,41 @@ Every fault is a Refusal, whatever exception the ONNX library raises.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.graph_limits import check_nodes, check_values, graphs, node_label
 from cnncc.frontend.infer_shapes import infer_shapes
+from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, fix_shapes, graph_inputs
 from cnncc.frontend.microsoft_ops import unknown_attribute
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.util.files import read_bytes
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
-
-    Dim = TensorShapeProto.Dimension
+    from onnx import GraphProto, ModelProto, TensorProto
 
 SIZE_LIMIT_BYTES = (1 << 31) - 1  # of one protobuf message, which ONNX's checker and inference need
 MOST_OPSET = (1 << 31) - 1  # that the checker takes; it says so itself
 
 
-def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
+def load_onnx(path: Path, batch: int | None = None, shapes: Shapes = NO_SHAPES) -> ModelProto:
     """The model in `path`, with external data loaded, symbolic input dims fixed and shapes inferred.
 
     batch: the size of symbolic leading dims of graph inputs, and of dims of the same names; None: 1.
-    Raises: Refusal, for any fault of the file or of `batch`.
+    shapes: see `fix_shapes`.
+    Raises: Refusal, for any fault of the file, of `batch` or of `shapes`.
     """
     refusals, model = Refusals(), None
     with refusals.kept():
-        model = read_model(path, refusals, batch)
+        model = read_model(path, refusals, batch, shapes)
     refusals.raise_any(str(path))
     assert model is not None
     return model
 
 
-def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> ModelProto:
+def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes: Shapes = NO_SHAPES) -> ModelProto:
     """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1. Raises Refusal."""
     model, encoded = _read(path)
     check_nodes(model, path)
@@ -50,17 +50,10 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> Mode
         encoded = model.SerializeToString()
     _check(model, encoded, path)
     _check_attributes(model, path)
-    _fix_shapes(model, path, batch, refusals)
+    fix_shapes(model, path, batch, shapes, refusals)
     inferred = _inferred(model, path)
     check_values(inferred.graph, graph_inputs(inferred.graph), path)
     return inferred
-
-
-def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
-    """The inputs that a user feeds. Before IR version 4, graphs list initializers as inputs too."""
-    given = {tensor.name for tensor in graph.initializer}
-    given |= {sparse.values.name for sparse in graph.sparse_initializer}
-    return [value for value in graph.input if value.name not in given]
 
 
 def _first_line(error: Exception) -> str:
@@ -192,76 +185,6 @@ def _check_attributes(model: ModelProto, path: Path) -> None:
         if name := unknown_attribute(node):
             what, where = f"there is no attribute '{name}'", node_label(node, index)
             refusals.add(Refusal(f"{path}: {where}: {what}", Finding(what, where=where, help="leave it out")))
-    refusals.raise_any(str(path))
-
-
-def _dims(value: ValueInfoProto) -> Sequence[Dim]:
-    """The dims of a tensor; empty for a scalar or a value that is no tensor."""
-    return value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
-
-
-def _is_symbolic(dim: Dim) -> bool:
-    return not dim.HasField("dim_value") or dim.dim_value < 0
-
-
-def _fix_shapes(model: ModelProto, path: Path, batch: int | None, refusals: Refusals) -> None:
-    """Give symbolic leading dims of graph inputs the size `batch`; None: 1, with a note in `refusals`.
-
-    Raises: Refusal, for any other symbolic dim.
-    """
-    inputs = graph_inputs(model.graph)
-    open_ = [value for value in inputs if (dims := _dims(value)) and _is_symbolic(dims[0])]
-    leading = [_dims(value)[0] for value in open_]
-    if batch is not None:
-        _check_batch(inputs, leading, path, batch)
-    else:
-        refusals.notes += [_taken_as_one(value) for value in open_]
-    # Dims of one name have one size, also in outputs and inner values.
-    names = {dim.dim_param for dim in leading} - {""}
-    for dim in leading:
-        dim.dim_value = batch or 1
-    for value in (*inputs, *model.graph.output, *model.graph.value_info):
-        for dim in _dims(value):
-            if _is_symbolic(dim) and dim.dim_param in names:
-                dim.dim_value = batch or 1
-    fatal = Refusals()
-    for value in inputs:
-        with fatal.kept():
-            _check_input(value, path)
-    fatal.raise_any(str(path))
-
-
-def _taken_as_one(value: ValueInfoProto) -> Finding:
-    what = f"dim 0 is symbolic ({_dim_name(value, 0)}) and taken as 1"
-    return Finding(what, "note", where=f"input '{value.name}'", help="--batch N gives another size")
-
-
-def _check_batch(inputs: list[ValueInfoProto], leading: list[Dim], path: Path, batch: int) -> None:
-    if batch < 1:
-        raise Refusal(f"{path}: batch {batch}, expected at least 1")
-    fixed = [value for value in inputs if (dims := _dims(value)) and dims[0].dim_value != batch]
-    if not leading and fixed:
-        size = _dims(fixed[0])[0].dim_value
-        raise Refusal(f"{path}: input '{fixed[0].name}' has the fixed leading size {size}, not batch {batch}")
-
-
-def _dim_name(value: ValueInfoProto, index: int) -> str:
-    name = _dims(value)[index].dim_param
-    return repr(name) if name else "without a name"
-
-
-def _symbolic(value: ValueInfoProto, path: Path, index: int) -> Refusal:
-    what, owner = f"dim {index} is symbolic ({_dim_name(value, index)})", f"input '{value.name}'"
-    remedy = "fix it in the model"
-    return Refusal(f"{path}: {owner}: {what}: {remedy}", Finding(what, where=owner, help=remedy))
-
-
-def _check_input(value: ValueInfoProto, path: Path) -> None:
-    """Raises Refusal for symbolic dims."""
-    refusals = Refusals()
-    for index, dim in enumerate(_dims(value)):
-        if _is_symbolic(dim):
-            refusals.add(_symbolic(value, path, index))
     refusals.raise_any(str(path))
 
 
