@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.passes import ModulePass
+from xdsl.utils.hints import isa
 
 from cnncc.context import note, weights_of
 from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.dialects.weights import ConstantOp
-from cnncc.errors import Refusal
-from cnncc.main_function import main_function
+from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.frontend.input_shapes import EXAMPLE_SIZE
+from cnncc.main_function import main_function, output_names, returned
 from cnncc.passes._onnx.lowering import lower
 
 OPERAND_BITS = (2, 16)
@@ -58,4 +60,20 @@ class OnnxToCnnPass(ModulePass):
         for other in main_function(op).body.block.ops:
             if not isinstance(other, NodeOp | AbsentOp | ConstantOp | ReturnOp):
                 raise Refusal(f"onnx-to-cnn: {other.name} is no node of ONNX: give IR of the onnx level")
+        _check_outputs(op)
         lower(op, weights_of(ctx), self.operand_bits, self.psum_bits)
+
+
+def _check_outputs(module: ModuleOp) -> None:
+    """Refuse outputs of which the host would only know the size when they are computed. Raises Refusal."""
+    refusals = Refusals()
+    for name, value in zip(output_names(module), returned(module), strict=True):
+        kind = value.type
+        dims = kind.get_shape() if isa(kind, TensorType) else (DYNAMIC_INDEX,)
+        if DYNAMIC_INDEX not in dims:
+            continue
+        example = ",".join(str(EXAMPLE_SIZE if dim == DYNAMIC_INDEX else dim) for dim in dims)
+        what = f"it is {kind}, an output has a fixed size"
+        help_ = f"give the size, if it has one, as --shape {name}={example}; or end the model before it"
+        refusals.add(Refusal(f"output '{name}': {what}: {help_}", Finding(what, where=f"output '{name}'", help=help_)))
+    refusals.raise_any("onnx-to-cnn")

@@ -101,8 +101,8 @@ def test_dims_named_by_a_question_mark_are_not_the_same(tmp_path: Path) -> None:
 def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
     most = (1 << 63) - 1
     for shapes, said in (
-        ({"y": (1,)}, "--shape y: there is no such input; there are: x"),
-        ({"x": (1, 3, 8)}, "--shape x: the input has 4 dims, not 3"),
+        ({"w": (1,)}, "--shape w: there is no such input or output; there are: y, x"),
+        ({"x": (1, 3, 8)}, "--shape x: it has 4 dims, not 3"),
         ({"x": (1, 4, 8, 8)}, "--shape x: dim 1 has the fixed size 3, not 4"),
         ({"x": (1, 3, 0, 8)}, f"--shape x: dim 2 is 0, expected 1 to {most}"),
         ({"x": (1, 3, 8, most + 1)}, f"--shape x: dim 3 is {most + 1}, expected 1 to {most}"),
@@ -145,3 +145,23 @@ def test_an_image_is_computed_at_the_size_that_is_given(tmp_path: Path) -> None:
     (wanted,) = session.run(None, {"x": image})
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["y"], wanted, atol=1e-3)
     assert wanted.shape == (1, 4, 6, 5)
+
+
+def test_outputs_of_a_size_that_is_only_computed(tmp_path: Path) -> None:
+    """They are refused, unless `--shape` says the size; if that is not theirs, the run is refused."""
+    text = """
+        g (float[1, 3, 5, 5] x) => (int64[4, n] y) {
+            c = Conv (x, w)
+            y = NonZero (c)
+        }
+    """
+    net, binary = save(model(text, w=noise(1, 2, 3, 3, 3)), tmp_path / "net.onnx"), tmp_path / "net.cnb"
+    said = "output 'y': it is tensor<4x?xi64>, an output has a fixed size: give the size, if it has one, as --shape "
+    assert said + "y=4,224; or end the model before it" in refused("compile", net, "-o", binary)
+    assert said.split(":")[1] in invoke("check", net).stdout and invoke("verify", net).exit_code == 1
+    done("compile", net, "--shape", "y=4,18", "-o", binary)
+    done("run", binary, "--output", tmp_path / "out.npz")
+    assert np.load(tmp_path / "out.npz")["y"].shape == (4, 18)
+    done("compile", net, "--shape", "y=4,17", "-o", binary)
+    assert "tensor y has shape [4, 17], its values [1, 4, 18]" in refused("run", binary)
+    assert "--shape y: dim 0 has the fixed size 4, not 3" in refused("compile", net, "--shape", "y=3,17", "-o", binary)

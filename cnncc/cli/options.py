@@ -49,7 +49,7 @@ _COMPILE_OPTIONS = (
         type=_InputShape(),
         multiple=True,
         callback=_by_name,
-        help="Sizes of an input with symbolic dims: images=1,3,224,224; may be given for several.",
+        help="Sizes of an input (or output) with symbolic dims: images=1,3,224,224; several may be given.",
     ),
     click.option("--schedule", type=FILE, help="Mappings of some layers (TOML, docs/schedule.md), used as given."),
     click.option(

@@ -101,7 +101,7 @@ class OptMain(xDSLOptMain):
         own.add_argument("-o", "--output-file", metavar="OUT.mlir", help="weights go to OUT.npz; default: the terminal")
         own.add_argument("-t", "--target", default="mlir", help="form of the output; `xdsl-opt --help` has a list")
         own.add_argument("--batch", type=int, metavar="N", help="size of a symbolic batch dimension of MODEL.onnx")
-        sizes = "of an input of MODEL.onnx with symbolic dims: images=1,3,224,224"
+        sizes = "of an input (or output) of MODEL.onnx with symbolic dims: images=1,3,224,224"
         own.add_argument("--shape", type=input_shape, action="append", default=[], metavar="NAME=SIZES", help=sizes)
 
     def setup_pipeline(self) -> None:

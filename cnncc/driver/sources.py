@@ -46,7 +46,7 @@ class CompileOptions:
         precision   int8 or int16; None is the array's width
         calibrate   samples of the inputs
         batch       the size of a symbolic batch dimension
-        shapes      the sizes of all dims of an input that has symbolic ones, by its name
+        shapes      the sizes of all dims of inputs and outputs that have symbolic ones, by name
         schedule    the mappings of some layers
         dataflow    the dataflow of the other layers
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles

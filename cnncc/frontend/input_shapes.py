@@ -1,8 +1,9 @@
-"""The sizes of a graph's inputs, of which a file may leave some open: `--batch` and `--shape` give them."""
+"""The sizes of a graph's inputs and outputs, of which a file may leave some open: `--batch` and `--shape` give them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     Dim = TensorShapeProto.Dimension
 
 Shapes = Mapping[str, Sequence[int]]
-"""The sizes of all dims of an input, by its name."""
+"""The sizes of all dims of an input or output, by its name."""
 NO_SHAPES: Shapes = {}
 EXAMPLE_SIZE = 224  # that a message proposes: images of many networks have it
 MOST_SIZE = (1 << 63) - 1  # that a file can have
@@ -55,7 +56,11 @@ def fix_shapes(model: ModelProto, path: Path, batch: int | None, shapes: Shapes,
     Raises: Refusal, for any other symbolic dim, and for sizes that the inputs do not have.
     """
     inputs = graph_inputs(model.graph)
-    _give_shapes(inputs, shapes, path)
+    _check_shapes(model, shapes, path)
+    sizes = give_shapes(inputs, shapes)
+    for dim in chain.from_iterable(map(_dims, inputs)):
+        if _is_symbolic(dim) and _name(dim) and len(same := sizes.get(_name(dim), set())) == 1:
+            dim.dim_value = min(same)
     open_ = [value for value in inputs if (dims := _dims(value)) and _is_symbolic(dims[0])]
     leading = [_dims(value)[0] for value in open_]
     if batch is not None:
@@ -91,32 +96,33 @@ def _name(dim: Dim) -> str:
     return dim.dim_param if any(map(str.isalpha, dim.dim_param)) else ""
 
 
-def _give_shapes(inputs: Sequence[ValueInfoProto], shapes: Shapes, path: Path) -> None:
-    """Give the inputs that `shapes` names their sizes, and the other ones those of dims of the same name."""
-    by_name = {value.name: value for value in inputs}
-    sizes: dict[str, set[int]] = {}
+def _check_shapes(model: ModelProto, shapes: Shapes, path: Path) -> None:
+    """Raises Refusal for names that are none of the graph's, and for sizes that its dims do not have."""
+    by_name = {value.name: value for value in (*model.graph.output, *graph_inputs(model.graph))}
     refusals = Refusals()
     for name, shape in shapes.items():
-        dims = _dims(by_name[name]) if name in by_name else ()
-        for what in _misfits(dims, shape) if name in by_name else [f"there is no such input; {hint(name, by_name)}"]:
+        unknown = [f"there is no such input or output; {hint(name, by_name)}"]
+        for what in _misfits(_dims(by_name[name]), shape) if name in by_name else unknown:
             where = f"--shape {name}"
             refusals.add(Refusal(f"{path}: {where}: {what}", Finding(what, where=where)))
     refusals.raise_any(str(path))
-    for name, shape in shapes.items():
-        for dim, size in zip(_dims(by_name[name]), shape, strict=True):
+
+
+def give_shapes(values: Iterable[ValueInfoProto], shapes: Shapes) -> dict[str, set[int]]:
+    """Give the symbolic dims of values that `shapes` names their sizes. The sizes by the names of such dims."""
+    sizes: dict[str, set[int]] = {}
+    for value in values:
+        for dim, size in zip(_dims(value), shapes.get(value.name, ()), strict=False):
             if _is_symbolic(dim):
                 sizes.setdefault(_name(dim), set()).add(size)
                 dim.dim_value = size
-    for value in inputs:
-        for dim in _dims(value):
-            if _is_symbolic(dim) and _name(dim) and len(same := sizes.get(_name(dim), set())) == 1:
-                dim.dim_value = min(same)
+    return sizes
 
 
 def _misfits(dims: Sequence[Dim], shape: Sequence[int]) -> Iterator[str]:
     """Why dims cannot have these sizes."""
     if len(dims) != len(shape):
-        yield f"the input has {plural(len(dims), 'dim')}, not {len(shape)}"
+        yield f"it has {plural(len(dims), 'dim')}, not {len(shape)}"
         return
     for index, (dim, size) in enumerate(zip(dims, shape, strict=True)):
         if not 1 <= size <= MOST_SIZE:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.graph_limits import check_nodes, check_values, graphs, node_label
 from cnncc.frontend.infer_shapes import infer_shapes
-from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, fix_shapes, graph_inputs
+from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, fix_shapes, give_shapes, graph_inputs
 from cnncc.frontend.microsoft_ops import unknown_attribute
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.util.files import read_bytes
@@ -52,6 +52,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes:
     _check_attributes(model, path)
     fix_shapes(model, path, batch, shapes, refusals)
     inferred = _inferred(model, path)
+    give_shapes(inferred.graph.output, shapes)
     check_values(inferred.graph, graph_inputs(inferred.graph), path)
     return inferred
 
