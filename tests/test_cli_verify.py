@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import frontend_models
 import numpy as np
 import pytest
 from cli_cases import build, done, invoke, noise, save
@@ -360,3 +361,20 @@ def test_cli_verify_compares_floats() -> None:
     assert "differs by 6.00e-03" in compare_floats(exact, {"y": np.array([100.6, 1.0])}, steps={"y": 0.5})
     found = accuracy("y", np.array([[1.0, 2.0]]), np.array([[1.0, 2.1]]))
     assert (round(found.sqnr_db, 2), round(found.max_error, 3), found.top1_agreement) == (26.99, 0.1, 1.0)
+
+
+def test_what_a_sigmoid_rounds_is_no_difference(tmp_path: Path) -> None:
+    """Outputs of a detector that sees nothing are 1e-7, as much as onnxruntime's Sigmoid errs."""
+    text = """
+        g (float[1, 8, 6, 6] x) => (float[1, 4, 6, 6] y) {
+            c = Conv (x, w)
+            m = Mul (c, scale)
+            a = Add (m, bias)
+            y = Sigmoid (a)
+        }
+    """
+    bias = np.full((4, 1, 1), -30, np.float32)
+    net = save(
+        frontend_models.model(text, w=noise(1, 4, 8, 1, 1), scale=noise(2, 4, 1, 1), bias=bias), tmp_path / "net.onnx"
+    )
+    assert "steps agree" in done("verify", net).stdout
