@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import build, done, invoke, noise, save
+from cli_cases import build, done, invoke, noise, refused, save
 from examples import examples
+from frontend_models import model
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -152,3 +153,74 @@ def test_glb_blocks_beside_values_that_only_pass(tmp_path: Path) -> None:
         assert "nest-assign-mapping" in result.stderr or "'outputs'" in result.stderr
     assert 189 < words < 600
     assert "steps agree" in done("verify", tmp_path / "m", "--arch", arch).stdout
+
+
+# What a host segment, or the user, reads in another shape than the layers compute it in.
+RESHAPED = {
+    "output": """g (float[N, 3, 10, 8] x) => (float[N, 9, 80] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        y = Reshape (c, flat)
+    }""",
+    "host": """g (float[N, 3, 10, 8] x) => (float[N, 9, 80] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        r = Reshape (c, flat)
+        y = Erf (r)
+    }""",
+    "concat": """g (float[N, 3, 10, 8] x) => (float[N, 9, 160] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        b = Conv <pads = [1, 1, 1, 1]> (x, u)
+        c = Concat <axis = 1> (a, b)
+        r = Reshape (c, flat)
+        e = Erf (r)
+        y = Concat <axis = 2> (r, e)
+    }""",
+    "a layer, too": """g (float[N, 3, 10, 8] x) => (float[N, 9, 80] y, float[N, 4, 10, 8] z) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        r = Reshape (c, flat)
+        y = Erf (r)
+        z = Conv <pads = [1, 1, 1, 1]> (c, t)
+    }""",
+}
+# Of two shapes, and of images that are counted otherwise, the value stays in the GLB.
+RESIDENT = {
+    "two shapes": """g (float[N, 3, 10, 8] x) => (float[N, 9, 80] y, float[N, 9, 10, 8] z) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        r = Reshape (c, flat)
+        y = Erf (r)
+        z = Erf (c)
+    }""",
+    "images": """g (float[2, 3, 10, 8] x) => (float[18, 80] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        r = Reshape (c, images)
+        y = Erf (r)
+    }""",
+}
+
+
+def reshaped(text: str, folder: Path) -> Path:
+    """The network of a text, with its constants."""
+    arrays = {
+        "w": noise(1, 5, 3, 3, 3),
+        "u": noise(2, 4, 3, 3, 3),
+        "v": noise(3, 9, 3, 3, 3),
+        "t": noise(4, 4, 9, 3, 3),
+    }
+    shapes = {"flat": np.array([0, 9, -1]), "images": np.array([18, 80])}
+    used = {name: array for name, array in (arrays | shapes).items() if re.search(rf"\b{name}\)", text)}
+    return save(model(text, **used), folder / "net.onnx")
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("name", RESHAPED)
+def test_glb_blocks_that_are_read_in_another_shape(name: str, images: int, tmp_path: Path) -> None:
+    net, arch = reshaped(RESHAPED[name], tmp_path), array_file(tmp_path, "4x4", glb_words=600)  # of 9 x 80
+    done("compile", net, "--batch", images, "--arch", arch, "-o", tmp_path / "net.cnb")
+    assert "steps agree" in done("verify", net, "--batch", images, "--arch", arch).stdout
+
+
+@pytest.mark.parametrize("name", RESIDENT)
+def test_glb_blocks_are_of_one_shape(name: str, tmp_path: Path) -> None:
+    net, small = reshaped(RESIDENT[name], tmp_path), array_file(tmp_path, "4x4", glb_words=600)
+    assert "glb.words = 600" in refused("compile", net, "--arch", small, "-o", tmp_path / "net.cnb")
+    large = array_file(tmp_path, "4x4", glb_words=2000)
+    assert "steps agree" in done("verify", net, "--arch", large).stdout

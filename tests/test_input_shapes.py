@@ -165,3 +165,20 @@ def test_outputs_of_a_size_that_is_only_computed(tmp_path: Path) -> None:
     done("compile", net, "--shape", "y=4,17", "-o", binary)
     assert "tensor y has shape [4, 17], its values [1, 4, 18]" in refused("run", binary)
     assert "--shape y: dim 0 has the fixed size 4, not 3" in refused("compile", net, "--shape", "y=3,17", "-o", binary)
+
+
+def test_an_output_has_the_shape_that_is_computed_and_not_the_one_that_is_claimed(tmp_path: Path) -> None:
+    """The shape behind Shape and Compress is known once these are folded; the file says another rank."""
+    text = """
+        g (float[1, 3, 4, 5] x) => (float[1, length] y) {
+            c = Conv (x, w)
+            s = Shape (c)
+            t = Compress <axis = 0> (s, kept)
+            y = Reshape (c, t)
+        }
+    """
+    net = save(model(text, w=noise(1, 2, 3, 1, 1), kept=np.array([0, 1, 1, 1], bool)), tmp_path / "net.onnx")
+    done("compile", net, "-o", tmp_path / "net.cnb")
+    done("run", tmp_path / "net.cnb", "--output", tmp_path / "out.npz")
+    assert np.load(tmp_path / "out.npz")["y"].shape == (2, 4, 5)
+    assert "steps agree" in done("verify", net).stdout

@@ -94,19 +94,23 @@ class Network:
 
 
 def _may_move(root: SSAValue, members: Sequence[SSAValue]) -> bool:
-    """Whether DRAM can hold it: a value of host or user has a tensor of its own there, with its own type."""
-    returned = 0
+    """Whether DRAM can hold it: a value that host or user shares has a tensor of its own there, of one shape.
+
+    That is its type if they give it, and the shape in which they read it otherwise.
+    """
+    returned, shapes = 0, set[tuple[int, ...]]()
     for member in members:
         given = not isinstance(member.owner, LayerOp | ConcatOp)
         if given and len(members) > 1:
             return False
         for use in uses(member):
             if isinstance(use.operation, ReturnOp | HostOp):
-                same = shape(use.operation.operands[use.index].type) == shape(member.type)
+                read = shape(use.operation.operands[use.index].type)
                 returned += isinstance(use.operation, ReturnOp)
-                if member is not root or not same or (given and isinstance(use.operation, ReturnOp)):
+                if member is not root or (given and (read != shape(root.type) or isinstance(use.operation, ReturnOp))):
                     return False
-    return returned <= 1
+                shapes.add(read)
+    return returned <= 1 and len(shapes) <= 1 and all(read[:1] == shape(root.type)[:1] for read in shapes)
 
 
 def _of_roots(roots: Iterable[SSAValue], resident: Iterable[Value]) -> list[Value]:
