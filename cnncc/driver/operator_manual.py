@@ -22,7 +22,8 @@ function. [adding-an-operator.md](adding-an-operator.md) adds an operator.
 These limits hold for every node on the array:
 
 - Values are f32, or int8 and uint8 in models that are quantised already. They have at most 4 dimensions, all known
-  and not 0. `--batch` gives a symbolic batch dimension its size.
+  and not 0. `--batch` and `--shape` give symbolic dimensions their sizes
+  ([ladder.md](ladder.md#sizes-that-the-file-leaves-open)).
 - The first input is computed, not constant. The first result alone is used.
 
 A model beyond one of these sizes is refused, wherever it would run:
