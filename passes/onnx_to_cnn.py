@@ -68,12 +68,12 @@ def _check_outputs(module: ModuleOp) -> None:
     """Refuse outputs of which the host would only know the size when they are computed. Raises Refusal."""
     refusals = Refusals()
     for name, value in zip(output_names(module), returned(module), strict=True):
-        kind = value.type
-        dims = kind.get_shape() if isa(kind, TensorType) else (DYNAMIC_INDEX,)
-        if DYNAMIC_INDEX not in dims:
-            continue
-        example = ",".join(str(EXAMPLE_SIZE if dim == DYNAMIC_INDEX else dim) for dim in dims)
+        kind, help_ = value.type, "end the model before it"
+        if isa(kind, TensorType):
+            if DYNAMIC_INDEX not in (dims := kind.get_shape()):
+                continue
+            example = ",".join(str(EXAMPLE_SIZE if dim == DYNAMIC_INDEX else dim) for dim in dims)
+            help_ = f"give the size, if it has one, as --shape {name}={example}; or {help_}"
         what = f"it is {kind}, an output has a fixed size"
-        help_ = f"give the size, if it has one, as --shape {name}={example}; or end the model before it"
         refusals.add(Refusal(f"output '{name}': {what}: {help_}", Finding(what, where=f"output '{name}'", help=help_)))
     refusals.raise_any("onnx-to-cnn")
