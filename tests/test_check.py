@@ -490,3 +490,19 @@ def test_check_and_estimate_say_the_same_numbers() -> None:
     for label, share in idle.items():
         if estimate["layers"][label]["macs"]:
             assert share == pytest.approx(100 * estimate["layers"][label]["utilisation"]["compute"])
+
+
+@pytest.mark.parametrize("number", [5, 6])
+def test_what_many_places_have_in_common_is_one_line(number: int, tmp_path: Path) -> None:
+    """In the text; JSON has each by itself."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["v0"], name="c")]
+    nodes += [helper.make_node("Erf", [f"v{i}"], [f"v{i + 1}"], name=f"e{i}") for i in range(number)]
+    net = save(build(nodes, {"x": (1, 2, 4, 4)}, [f"v{number}"], {"w": noise(1, 3, 2, 1, 1)}), tmp_path / "net.onnx")
+    printed = done("check", net).stdout
+    one_line = "runs on the host: the array has no such operator: e0, e1, e2, e3, e4 and 1 more"
+    assert (one_line in " ".join(printed.split())) == ("6 Erf nodes" in printed) == (number == 6)
+    assert printed.count("Erf node 'e") == (0 if number == 6 else 5)
+    findings = json.loads(done("check", net, "--json").stdout)
+    places = [each["where"] for each in findings["findings"] if "runs on the host" in each["what"]]
+    assert places == [f"Erf node 'e{i}'" for i in range(number)]
+    assert f"{findings['count']['costly']} costly" in printed

@@ -51,6 +51,7 @@ from cnncc.util.progress import Progress, silent
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
 SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
+ALIKE = 5  # findings that say the same are lines of their own
 FEWEST_TOP = 1  # integers of 2 bits: what overflows with these does with any
 
 
@@ -225,11 +226,36 @@ def as_text(findings: Sequence[Finding], model: Path) -> list[str]:
     lines: list[str] = []
     for severity in SEVERITIES:
         group = [finding for finding in findings if finding.severity == severity]
-        lines += [severity, *findings_table(group)] if group else []
+        lines += [severity, *findings_table(_folded(group))] if group else []
     numbers = count(findings)
     verdict = "does not compile" if numbers["blocking"] else "compiles"
     costly, notes = numbers["costly"], numbers["note"]
     return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {plural(notes, 'note')}"]
+
+
+def _folded(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with one for all that say the same of more places than `ALIKE`."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for each in findings:
+        groups.setdefault((_kind(each.where), each.resource, each.limit, each.text, each.excerpt), []).append(each)
+    return [each for group in groups.values() for each in (group if len(group) <= ALIKE else [_of_all(group)])]
+
+
+def _kind(where: str) -> str:
+    """`Mul node` of `Mul node 'Mul_3'`; what has no kind is a layer."""
+    return where.partition(" '")[0] if " '" in where else "layer"
+
+
+def _of_all(group: Sequence[Finding]) -> Finding:
+    """One finding with the names of the first places; with a value if all have the same."""
+    first, names = group[0], [each.where.partition(" '")[2].removesuffix("'") or each.where for each in group[:ALIKE]]
+    return replace(
+        first,
+        what=first.text,
+        where=plural(len(group), _kind(first.where)),
+        value=first.value if len({each.value for each in group}) == 1 else None,
+        help=f"{', '.join(names)} and {len(group) - ALIKE:,} more",
+    )
 
 
 def findings_table(findings: Sequence[Finding]) -> list[str]:

@@ -46,7 +46,6 @@ class CompileOptions:
         precision   int8 or int16; None is the array's width
         calibrate   samples of the inputs
         batch       the size of a symbolic batch dimension
-        shapes      the sizes of all dims of inputs and outputs that have symbolic ones, by name
         schedule    the mappings of some layers
         dataflow    the dataflow of the other layers
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
@@ -55,13 +54,13 @@ class CompileOptions:
         partition   layers whose kernels are partitioned: none, auto, mapper, or labels with commas; None is none
         parallel    `layers` for layers side by side; None is what the schedule has
         fps         frames a second, for the fewest PEs then
+        shapes      the sizes of all dims of inputs and outputs that have symbolic ones, by name
     """
 
     arch: Path | str = "spatial-8x8"
     precision: str | None = None
     calibrate: Path | str | None = None
     batch: int | None = None
-    shapes: Shapes = field(default_factory=lambda: NO_SHAPES)
     schedule: Path | str | None = None
     dataflow: str | None = None
     objective: str | None = None
@@ -70,6 +69,7 @@ class CompileOptions:
     partition: str | None = None
     parallel: str | None = None
     fps: float | None = None
+    shapes: Shapes = field(default_factory=lambda: NO_SHAPES)
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """The settings, with the array read and with calibration data. Raises Refusal."""
