@@ -42,7 +42,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary, exponen
             "precision": options.precision,
             "calibrate_sha256": _digest(options.calibrate),
             "batch": options.batch,
-            **({"shapes": {name: [*sizes] for name, sizes in options.shapes.items()}} if options.shapes else {}),
+            **({"shapes": dict(options.shapes)} if options.shapes else {}),
             "schedule_sha256": _digest(options.schedule),
             "dataflow": options.dataflow or AUTO,
             "slack": SLACK if options.slack is None else options.slack,

@@ -50,7 +50,7 @@ def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
 def fix_shapes(model: ModelProto, path: Path, batch: int | None, shapes: Shapes, refusals: Refusals) -> None:
     """Give symbolic dims of graph inputs the sizes of `shapes`, and then leading ones the size `batch`.
 
-    A dim that an input shares by its name with one in `shapes` gets that size, too, if there is one such size.
+    Dims of one name have one size: another input's dim gets the size of its name, unless `shapes` has several.
 
     batch: None is 1, with a note in `refusals`.
     Raises: Refusal, for any other symbolic dim, and for sizes that the inputs do not have.
