@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from cli_cases import CALIBRATION, DIGITS, SAMPLES, done, invoke, refused
+from onnx import TensorProto, helper
 
 from cnncc.api import CompileOptions, Refusal, compile_model, estimate, load, program_stats, run, save
 from cnncc.arch.model import arch_text, load_arch
@@ -149,6 +151,14 @@ def test_api_raises_what_commands_say(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refusal:
         compile_model(tmp_path / "none.onnx")
     assert refused("compile", tmp_path / "none.onnx") == f"cnncc: {refusal.value}"
+    a, b, y = (helper.make_tensor_value_info(name, TensorProto.INT16, [1, 3]) for name in "aby")
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "ints", [a, b], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "ints.onnx")
+    with pytest.raises(Refusal, match="ints.onnx: 2 problems") as refusal:
+        compile_model(tmp_path / "ints.onnx")
+    lines = refusal.value.lines
+    assert refused("compile", tmp_path / "ints.onnx").splitlines() == [f"cnncc: {lines[0]}", *lines[1:]]
+    assert refusal.value.__notes__ == lines[1:] and len(lines) == 3
     binary = compile_model(MNIST, CompileOptions(batch=1), remark=silent)
     for inputs, message in (
         ({}, "input 'input' is missing, there is nothing"),
