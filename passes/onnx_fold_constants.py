@@ -23,12 +23,11 @@ from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.frontend.onnx_types import ir_type
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.main_function import main_function
+from cnncc.passes._onnx.random_nodes import RANDOM_OPS
 from cnncc.weights import Array, WeightStore
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-RANDOM_OPS = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
 def static_shape(value: SSAValue) -> tuple[int, ...] | None:

@@ -10,8 +10,9 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, constant_operand
+from cnncc.dialects.onnx import NodeOp
 from cnncc.frontend.export_onnx import opset_imports
+from cnncc.passes._onnx.random_nodes import is_dropout_in_inference
 from cnncc.weights import WeightStore
 
 
@@ -23,25 +24,15 @@ class _Remove(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         source = op.operand(0)
-        if source is None or not (op.is_op("Identity") or _is_idle_cast(op) or self.is_dropout_in_inference(op)):
+        if source is None or not (
+            op.is_op("Identity") or _is_idle_cast(op) or is_dropout_in_inference(op, self.opset, self.store)
+        ):
             return
         # A mask with a reader has no other source, so the node stays.
         if any(result.uses for result in op.results[1:]):
             return
         op.results[0].replace_all_uses_with(source)
         rewriter.erase(op)
-
-    def is_dropout_in_inference(self, op: NodeOp) -> bool:
-        if not op.is_op("Dropout"):
-            return False
-        if self.opset < 7:  # training is the default
-            return op.int_attr("is_test", 0) == 1
-        # From opset 12 on, the model itself may ask for training mode.
-        training = op.operand(2) if self.opset >= 12 else None
-        if training is None:
-            return True
-        flag = constant_operand(training, self.store)
-        return flag is not None and not flag.any()
 
 
 def _is_idle_cast(op: NodeOp) -> bool:

@@ -14,9 +14,12 @@ from cnncc.context import note, weights_of
 from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.input_shapes import EXAMPLE_SIZE
 from cnncc.main_function import main_function, output_names, returned
 from cnncc.passes._onnx.lowering import lower
+from cnncc.passes._onnx.random_nodes import RANDOM_OPS, is_dropout_in_inference
+from cnncc.weights import WeightStore
 
 OPERAND_BITS = (2, 16)
 PSUM_BITS = (8, 48)
@@ -61,6 +64,7 @@ class OnnxToCnnPass(ModulePass):
             if not isinstance(other, NodeOp | AbsentOp | ConstantOp | ReturnOp):
                 raise Refusal(f"onnx-to-cnn: {other.name} is no node of ONNX: give IR of the onnx level")
         _check_outputs(op)
+        _check_nodes(op, weights_of(ctx))
         lower(op, weights_of(ctx), self.operand_bits, self.psum_bits)
 
 
@@ -76,4 +80,20 @@ def _check_outputs(module: ModuleOp) -> None:
             help_ = f"give the size, if it has one, as --shape {name}={example}; or {help_}"
         what = f"it is {kind}, an output has a fixed size"
         refusals.add(Refusal(f"output '{name}': {what}: {help_}", Finding(what, where=f"output '{name}'", help=help_)))
+    refusals.raise_any("onnx-to-cnn")
+
+
+def _check_nodes(module: ModuleOp, store: WeightStore) -> None:
+    """Refuse nodes that draw random numbers: nothing of theirs could be compared. Raises Refusal."""
+    refusals, opset = Refusals(), opset_imports(module)[""]
+    for op in main_function(module).body.block.ops:
+        if not isinstance(op, NodeOp):
+            continue
+        if op.is_op(*RANDOM_OPS):
+            what, help_ = "it draws random numbers, other ones in each run", "make its result an input"
+        elif op.is_op("Dropout") and not is_dropout_in_inference(op, opset, store):
+            what, help_ = "it draws random numbers, as it is in training mode", "export the model for inference"
+        else:
+            continue
+        refusals.add(Refusal(f"{op.label()}: {what}: {help_}", Finding(what, where=op.label(), help=help_)))
     refusals.raise_any("onnx-to-cnn")

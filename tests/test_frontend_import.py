@@ -200,11 +200,36 @@ def test_frontend_import_every_element_type(data_type: int, tmp_path: Path) -> N
     assert_prints_and_parses(module, ctx, tmp_path)
     exported = export_onnx(module, ctx.weights)
     tensors = [*exported.graph.initializer, *(a.t for n in exported.graph.node for a in n.attribute)]
-    assert exported.graph.output[1] == proto.graph.output[1]
     found, want = numpy_helper.to_array(tensors[0]), numpy_helper.to_array(constant)
+    if data_type == TensorProto.FLOAT16:  # it is taken as f32
+        proto.graph.output[1].type.tensor_type.elem_type, want = TensorProto.FLOAT, want.astype(np.float32)
+    assert exported.graph.output[1] == proto.graph.output[1]
     # Bytes, as 0 in a type without zero is a NaN; objects for strings.
     assert found.dtype == want.dtype and found.shape == want.shape
     assert found.tolist() == want.tolist() if found.dtype == object else found.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_frontend_import_nodes_in_any_order(seed: int, tmp_path: Path) -> None:
+    """Converters to f16 append the casts of inputs at the end. The branches read what nodes outside compute."""
+    proto = model(
+        """g (float[3] x) => (float[3] y, float[3] z) {
+          a = Relu (x) b = Neg (a) c = Exp (b) yes = Identity (flag)
+          i = If (yes) <
+            then_branch = t () => (float[3] p) { p = Add (c, a) },
+            else_branch = e () => (float[3] q) { q = Neg (b) } >
+          y = Mul (i, x) z = Abs (a)
+        }""",
+        flag=np.array(True),
+    )
+    nodes, inputs = [*proto.graph.node], {"x": np.float32([1, -2, 3])}
+    in_order = load_onnx(saved(proto, tmp_path)).graph.node
+    assert [*in_order] == nodes
+    np.random.default_rng(seed).shuffle(nodes)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    _, _, exported = roundtrip(saved(proto, tmp_path), tmp_path, inputs)
+    assert sorted(node.output[0] for node in exported.graph.node) == sorted(node.output[0] for node in nodes)
 
 
 def test_frontend_import_sparse_initializer(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_frontend_pass_split_sum_leaves_broadcast_sums(tmp_path: Path) -> None:
 
 def test_frontend_pass_remove_identity_takes_idle_casts(tmp_path: Path) -> None:
     text = """g (float[2, 3] x) => (float[2, 3] y) {
-      a = Cast <to = 1> (x) b = Relu (a) c = Cast <to = 10> (b) y = Cast <to = 1> (c) }"""
+      a = Cast <to = 1> (x) b = Relu (a) c = Cast <to = 11> (b) y = Cast <to = 1> (c) }"""
     module = rewritten(model(text), tmp_path, OnnxRemoveIdentityPass())
     assert op_types(module) == ["Relu", "Cast", "Cast"]
 

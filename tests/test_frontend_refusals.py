@@ -219,3 +219,10 @@ def test_frontend_names_attributes_that_an_operator_of_onnxruntime_has_not(tmp_p
     node = next(node for node in proto.graph.node if node.op_type == "QLinearAdd")
     node.attribute.append(helper.make_attribute("axis", 1))
     assert f"QLinearAdd node '{node.name}': there is no attribute 'axis'" in refused_model(proto, tmp_path)
+
+
+def test_frontend_names_nodes_that_wait_for_each_other(tmp_path: Path) -> None:
+    text = "g (float[3] x) => (float[3] y) { a = Add (x, c) b = Neg (a) c = Relu (b) d = Exp (c) y = Relu (d) }"
+    circle = "Add node 'a', Relu node 'c', Neg node 'b'"
+    message = f"not a valid ONNX model: nodes wait for each other's results in a circle: {circle}"
+    assert refused_model(model(text), tmp_path).endswith(message)

@@ -499,3 +499,27 @@ def test_quant_lowering_a_mean_that_may_overflow_is_refused() -> None:
     calibrate(module, ctx.weights, None, 16, 32)
     with pytest.raises(Refusal, match="'y': 63 values of ±32767 may exceed a psum of 16 bits"):
         OnnxToCnnPass(16, 16).apply(ctx, module)
+
+
+@pytest.mark.parametrize("mode", ["Dropout", "RandomNormalLike", "inference"])
+def test_quant_lowering_refuses_nodes_that_draw_random_numbers(mode: str) -> None:
+    """Such a node made a binary whose outputs were other ones in each run."""
+    drawn = [node("RandomNormalLike", ["c"], ["d"], name="d")]
+    dropout = [node("Dropout", ["c", "ratio", "mode"], ["d", "mask"], name="d")]
+    nodes = [conv("c"), *(drawn if mode == "RandomNormalLike" else dropout), node("Relu", ["d"], ["y"])]
+    arrays = W | {"ratio": np.float32(0.5), "mode": np.array(mode == "Dropout")}
+    if mode == "inference":
+        _, want, got = lowered(nodes, X, ["y", "mask"], arrays)
+        assert decibels(want["y"], got["y"]) > 60
+        return
+    with pytest.raises(Refusal) as refusal:
+        lowered(nodes, X, ["y"], arrays)
+    assert (
+        str(refusal.value)
+        == {
+            "Dropout": "Dropout node 'd': it draws random numbers, as it is in training mode: "
+            "export the model for inference",
+            "RandomNormalLike": "RandomNormalLike node 'd': it draws random numbers, other ones in each run: "
+            "make its result an input",
+        }[mode]
+    )

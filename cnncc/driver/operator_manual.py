@@ -9,6 +9,7 @@ from cnncc.driver.pass_manual import passes, summary
 from cnncc.frontend.graph_limits import MOST_ELEMENTS, MOST_NODES, MOST_STEP, MOST_TRIPS
 from cnncc.passes._onnx.layers import ON_INTEGERS, READERS
 from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
+from cnncc.passes._onnx.random_nodes import RANDOM_OPS
 
 _HEAD = """# Supported operators
 
@@ -16,14 +17,17 @@ Generated from the readers of ONNX nodes by `python -m cnncc.driver.operator_man
 
 Every operator of ONNX and onnxruntime is accepted. The array runs the operators below, of all opsets. All others run on
 the host, by onnxruntime, and so does a node that breaks a limit. `cnncc check MODEL.onnx` names each node on the host,
-with the reason. An operator of a domain that onnxruntime does not know is refused, unless the model defines it as a
-function. [adding-an-operator.md](adding-an-operator.md) adds an operator.
+with the reason. [adding-an-operator.md](adding-an-operator.md) adds an operator. Two kinds of nodes are refused:
+
+- Operators that onnxruntime does not know, unless the model defines them as functions.
+- Nodes that draw random numbers, as no two runs would agree: Dropout in training mode, and
+  {random}.
 
 These limits hold for every node on the array:
 
-- Values are f32, or int8 and uint8 in models that are quantised already. They have at most 4 dimensions, all known
-  and not 0. `--batch` and `--shape` give symbolic dimensions their sizes
-  ([ladder.md](ladder.md#sizes-that-the-file-leaves-open)).
+- Values are f32, or int8 and uint8 in models that are quantised already. f16 is taken as f32, also in inputs and
+  outputs; operators round to f16 no more. Values have at most 4 dimensions, all known and not 0. `--batch` and
+  `--shape` give symbolic dimensions their sizes ([ladder.md](ladder.md#sizes-that-the-file-leaves-open)).
 - The first input is computed, not constant. The first result alone is used.
 
 A model beyond one of these sizes is refused, wherever it would run:
@@ -85,7 +89,8 @@ def manual() -> str:
     folding = [(f"`{name}`", summary(each)) for name, each in passes().items() if name.startswith("onnx-")]
     folding = [row for row in folding if row[0] != "`onnx-to-cnn`"]
     sizes = {"nodes": MOST_NODES, "elements": MOST_ELEMENTS, "step": MOST_STEP, "trips": MOST_TRIPS}
-    return _HEAD.format(**sizes) + _FLOAT + _rows(readers) + _QUANTISED + _rows(_quantised()) + _FOLDED + _rows(folding)
+    head = _HEAD.format(random=", ".join(RANDOM_OPS), **sizes)
+    return head + _FLOAT + _rows(readers) + _QUANTISED + _rows(_quantised()) + _FOLDED + _rows(folding)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,24 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
                 yield from graphs(inner)
 
 
+def tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """All tensors in `graph` and its inner graphs: initializers and attributes."""
+    for inner in graphs(graph):
+        yield from inner.initializer
+        for sparse in inner.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        for node in inner.node:
+            yield from node_tensors(node)
+
+
+def node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    """The tensors in attributes of `node`."""
+    for attribute in node.attribute:
+        yield from attribute.tensors
+        if attribute.HasField("t"):
+            yield attribute.t
+
+
 def node_label(node: NodeProto, index: int) -> str:
     """The name of node number `index` of a graph in messages."""
     name = node.name or next(iter(node.output), "")

@@ -28,7 +28,8 @@ from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, new_constant, text_
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, graph_inputs
 from cnncc.frontend.load_onnx import read_model
-from cnncc.frontend.onnx_attrs import attribute_from_proto, attribute_graphs, numpy_array
+from cnncc.frontend.node_order import captured_names
+from cnncc.frontend.onnx_attrs import attribute_from_proto, numpy_array
 from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
 from cnncc.weights import Array, WeightStore
 
@@ -142,7 +143,7 @@ class _GraphImporter:
         if array is not None:
             self.constant(array, node.output[0], f"constant '{node.output[0]}'")
             return
-        captures = _captured_names(node)
+        captures = captured_names(node)
         operands = [self.used(name) if name else self.left_out() for name in node.input]
         attributes = {
             _ascii(attribute.name, "attribute name"): attribute_from_proto(attribute, self.store)
@@ -227,27 +228,6 @@ def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute
     if captures:
         properties["captures"] = ArrayAttr([text_attr(name) for name in captures])
     return properties
-
-
-def _captured_names(node: NodeProto) -> list[str]:
-    """Outer values that graphs in the attributes of `node` use by name, in order of first use."""
-    free: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in attribute_graphs(attribute):
-            free |= dict.fromkeys(_free_names(graph))
-    return list(free)
-
-
-def _free_names(graph: GraphProto) -> list[str]:
-    defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    defined |= {sparse.values.name for sparse in graph.sparse_initializer}
-    free: dict[str, None] = {}
-    for node in graph.node:
-        used = [*filter(None, node.input), *_captured_names(node)]
-        free |= dict.fromkeys(name for name in used if name not in defined)
-        defined |= set(node.output)
-    free |= dict.fromkeys(output.name for output in graph.output if output.name not in defined)
-    return list(free)
 
 
 def _constant_array(node: NodeProto) -> Array | None:

@@ -6,20 +6,21 @@ Every fault is a Refusal, whatever exception the ONNX library raises.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.frontend.graph_limits import check_nodes, check_values, graphs, node_label
+from cnncc.frontend.graph_limits import check_nodes, check_values, node_label, tensors
+from cnncc.frontend.half_floats import widen_halves
 from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, fix_shapes, give_shapes, graph_inputs
 from cnncc.frontend.microsoft_ops import unknown_attribute
+from cnncc.frontend.node_order import sort_nodes
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.util.files import read_bytes
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import ModelProto
 
 SIZE_LIMIT_BYTES = (1 << 31) - 1  # of one protobuf message, which ONNX's checker and inference need
 MOST_OPSET = (1 << 31) - 1  # that the checker takes; it says so itself
@@ -41,18 +42,25 @@ def load_onnx(path: Path, batch: int | None = None, shapes: Shapes = NO_SHAPES) 
 
 
 def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes: Shapes = NO_SHAPES) -> ModelProto:
-    """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1. Raises Refusal."""
+    """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1, and f16. Raises Refusal."""
     model, encoded = _read(path)
     check_nodes(model, path)
-    if _load_external_data(model, path):
-        if model.ByteSize() > SIZE_LIMIT_BYTES:
-            raise Refusal(f"{path}: {model.ByteSize()} bytes with its external data, the limit is 2 GiB")
+    loaded = _load_external_data(model, path)
+    _check_size(model, path, "with its external data")
+    try:
+        moved = sort_nodes(model.graph)
+    except Refusal as refusal:
+        raise Refusal(f"{path}: not a valid ONNX model: {refusal}") from refusal
+    if loaded or moved:
         encoded = model.SerializeToString()
     _check(model, encoded, path)
     _check_attributes(model, path)
     fix_shapes(model, path, batch, shapes, refusals)
     inferred = _inferred(model, path)
     give_shapes(inferred.graph.output, shapes)
+    if widen_halves(inferred):
+        _check_size(inferred, path, "with f32 in place of f16")
+        refusals.notes.append(Finding("f16 is taken as f32, which has all its values", "note", where="model"))
     check_values(inferred.graph, graph_inputs(inferred.graph), path)
     return inferred
 
@@ -86,17 +94,6 @@ def _read(path: Path) -> tuple[ModelProto, bytes]:
     return model, encoded
 
 
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All tensors in `graph` and its inner graphs that may have external data."""
-    for inner in graphs(graph):
-        yield from inner.initializer
-        for sparse in inner.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        for node in inner.node:
-            for attribute in node.attribute:
-                yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
-
-
 def _load_external_data(model: ModelProto, path: Path) -> bool:
     """Load arrays stored beside the model; whether there are any.
 
@@ -105,7 +102,7 @@ def _load_external_data(model: ModelProto, path: Path) -> bool:
     from onnx import TensorProto
 
     folder, has_any = path.resolve().parent, False
-    for tensor in _tensors(model.graph):
+    for tensor in tensors(model.graph):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -119,6 +116,11 @@ def _load_external_data(model: ModelProto, path: Path) -> bool:
         del tensor.external_data[:]
         has_any = True
     return has_any
+
+
+def _check_size(model: ModelProto, path: Path, how: str) -> None:
+    if model.ByteSize() > SIZE_LIMIT_BYTES:
+        raise Refusal(f"{path}: {model.ByteSize()} bytes {how}, the limit is 2 GiB")
 
 
 def _slice(file: Path, entries: dict[str, str], where: str) -> bytes:

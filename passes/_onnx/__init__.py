@@ -6,6 +6,7 @@ Nodes as layers:
     quantised_layers.py    likewise, for a model that is quantised already
     windows.py             the sliding window of a node
     normalisation.py       batch normalisation
+    random_nodes.py        nodes that draw random numbers
 
 Where layers run, and their scales:
 
