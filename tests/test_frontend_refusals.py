@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cli_cases import done, refused
 from frontend_models import DATA, context, model, saved
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, version_converter
 
 from cnncc.errors import Refusal
 from cnncc.eval.onnx import evaluate
@@ -226,3 +227,14 @@ def test_frontend_names_nodes_that_wait_for_each_other(tmp_path: Path) -> None:
     circle = "Add node 'a', Relu node 'c', Neg node 'b'"
     message = f"not a valid ONNX model: nodes wait for each other's results in a circle: {circle}"
     assert refused_model(model(text), tmp_path).endswith(message)
+
+
+def test_a_model_of_an_old_opset_compiles_once_it_is_converted(tmp_path: Path) -> None:
+    """onnxruntime has no Gemm of opset 6. The message says what helps."""
+    gemm = model("g (float[1, 3] x) => (float[1, 2] y) { y = Gemm (x, w, b) }", opset=6, w=np.ones((3, 2), np.float32))
+    gemm.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1, 2), np.float32), "b"))
+    file = saved(gemm, tmp_path)
+    said = refused("compile", file)
+    assert "find an implementation for Gemm(6)" in said and "opset 6 is old: write it anew as onnx.version_conv" in said
+    onnx.save(version_converter.convert_version(onnx.load(file), 17), file)
+    done("compile", file, "-o", tmp_path / "net.cnb")

@@ -29,7 +29,7 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes, graph_inputs
 from cnncc.frontend.load_onnx import read_model
 from cnncc.frontend.node_order import captured_names
-from cnncc.frontend.onnx_attrs import attribute_from_proto, numpy_array
+from cnncc.frontend.onnx_attrs import STANDARD_DOMAIN, attribute_from_proto, numpy_array
 from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
 from cnncc.weights import Array, WeightStore
 
@@ -219,7 +219,7 @@ def _name_dicts(names: Iterable[str]) -> ArrayAttr[DictionaryAttr] | None:
 
 def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute]:
     properties: dict[str, Attribute] = {"op_type": StringAttr(_ascii(node.op_type, "operator"))}
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in STANDARD_DOMAIN:
         properties["domain"] = StringAttr(_ascii(node.domain, "domain"))
     if node.name:
         properties["node_name"] = text_attr(node.name)
@@ -232,7 +232,7 @@ def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute
 
 def _constant_array(node: NodeProto) -> Array | None:
     """The array of a Constant node; None for other nodes, and for types that numpy does not have."""
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+    if node.op_type != "Constant" or node.domain not in STANDARD_DOMAIN or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
     match attribute.name:

@@ -27,6 +27,8 @@ from cnncc.weights import Array, WeightStore
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, TensorProto
 
+STANDARD_DOMAIN = ("", "ai.onnx")  # two names of it
+
 
 def numpy_array(tensor: TensorProto, owner: str) -> Array | None:
     """The array in `tensor`; None for a type that plain numpy does not have (strings, bf16, f8, 4-bit, complex).

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cnncc.errors import Refusal
+from cnncc.frontend.onnx_attrs import STANDARD_DOMAIN
 from cnncc.frontend.unsigned_weights import with_unsigned_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+OLDEST_OPSET = 7  # of which onnxruntime has all operators
 
 
 class OnnxSession:
@@ -31,7 +34,7 @@ class OnnxSession:
             exact = with_unsigned_weights(model).SerializeToString()
             self._session = ort.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no other base
-            raise _refusal("load", error) from error
+            raise _refusal("load", error, _old_opset(model)) from error
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         """The outputs in the model's order: arrays, or lists of arrays for sequences.
@@ -45,6 +48,14 @@ class OnnxSession:
             raise _refusal("run", error) from error
 
 
-def _refusal(action: str, error: Exception) -> Refusal:
+def _refusal(action: str, error: Exception, help_: str = "") -> Refusal:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return Refusal(f"onnxruntime cannot {action} the model: {lines[0][:500]}")
+    return Refusal(f"onnxruntime cannot {action} the model: {lines[0][:500]}{help_}")
+
+
+def _old_opset(model: ModelProto) -> str:
+    """The remedy for a model of an opset that onnxruntime has only a part of."""
+    opset = min((each.version for each in model.opset_import if each.domain in STANDARD_DOMAIN), default=OLDEST_OPSET)
+    if opset >= OLDEST_OPSET:
+        return ""
+    return f": opset {opset} is old: write it anew as onnx.version_converter.convert_version(onnx.load(FILE), 17)"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Refusal
+from cnncc.frontend.onnx_attrs import STANDARD_DOMAIN
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.weights import Array
 
@@ -101,7 +102,7 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
     graph.node.extend(nodes)
     _rename(graph.input, inputs)
     _rename(graph.output, outputs)
-    if not any(opset.domain in ("", "ai.onnx") for opset in inner.opset_import):
+    if not any(opset.domain in STANDARD_DOMAIN for opset in inner.opset_import):
         inner.opset_import.append(helper.make_opsetid("", OPSET_OF_IDENTITY))
     return inner.SerializeToString(deterministic=True)
 
