@@ -24,6 +24,8 @@ from cnncc.binary.counters import program_stats
 from cnncc.driver.check import SCHEMA, check
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals
+from cnncc.isa.table import BY_NAME
+from cnncc.passes._onnx.windows import MOST_SIDE
 from cnncc.util import terminal
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -402,6 +404,35 @@ def test_check_says_what_of_unknown_shape_the_host_runs(tmp_path: Path) -> None:
     found = check(save(onnx.parser.parse_model(text), tmp_path / "net.onnx"), CompileOptions("spatial-8x8"))
     (reason,) = [each.text for each in found if each.where.startswith("MaxPool")]
     assert reason == "runs on the host: input 0 is of unknown shape, not a tensor of f32 of known shape"
+
+
+@pytest.mark.parametrize(
+    ("shape", "op", "image"),
+    [
+        ((1, 1, 2, 32768), "Relu", "input 0 is 2x32768"),
+        ((1, 2, 32768), "Relu", "input 0 is 32768"),
+        ((1, 1, 3, 32766), "MaxPool", "input 0 with its padding is 4x32768"),
+        ((1, 1, 3, 32766), "Relu", None),
+        ((1, 32768), "Relu", None),
+    ],
+)
+def test_what_has_too_many_rows_or_columns_for_instructions_is_on_the_host(
+    shape: tuple[int, ...], op: str, image: str | None, tmp_path: Path
+) -> None:
+    attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 0, 1], "strides": [1, 5]} if op == "MaxPool" else {}
+    path = save(build([node(op, ["x"], ["y"], name="n", **attributes)], {"x": shape}, ["y"], {}), tmp_path / "net.onnx")
+    found = check(path, CompileOptions("spatial-8x8"))
+    assert not [f for f in found if f.severity == "blocking"]
+    hosts = [f.text for f in found if f.where == f"{op} node 'n'"]
+    assert hosts == ([f"runs on the host: {image}: images have at most 32767 rows and columns"] if image else [])
+
+
+def test_the_greatest_row_and_column_are_those_of_the_fields() -> None:
+    fields = [f for spec in BY_NAME.values() for f in spec.fields if f.name in ("y", "x") and f.kind == "int"]
+    assert {f.to_bits(MOST_SIDE) for f in fields} == {MOST_SIDE}
+    for f in fields:
+        with pytest.raises(ValueError, match="is outside"):
+            f.to_bits(MOST_SIDE + 1)
 
 
 def test_check_measures_bits_that_psums_cost(tmp_path: Path) -> None:

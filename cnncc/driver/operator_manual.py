@@ -10,6 +10,7 @@ from cnncc.frontend.graph_limits import MOST_ELEMENTS, MOST_NODES, MOST_STEP, MO
 from cnncc.passes._onnx.layers import ON_INTEGERS, READERS
 from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
 from cnncc.passes._onnx.random_nodes import RANDOM_OPS
+from cnncc.passes._onnx.windows import MOST_SIDE
 
 _HEAD = """# Supported operators
 
@@ -28,6 +29,7 @@ These limits hold for every node on the array:
 - Values are f32, or int8 and uint8 in models that are quantised already. f16 is taken as f32, also in inputs and
   outputs; operators round to f16 no more. Values have at most 4 dimensions, all known and not 0. `--batch` and
   `--shape` give symbolic dimensions their sizes ([ladder.md](ladder.md#sizes-that-the-file-leaves-open)).
+- An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 
 A model beyond one of these sizes is refused, wherever it would run:
@@ -88,7 +90,7 @@ def manual() -> str:
     readers = [(f"`{name}`", _limits(reader), "yes" if name in ON_INTEGERS else "") for name, reader in READERS.items()]
     folding = [(f"`{name}`", summary(each)) for name, each in passes().items() if name.startswith("onnx-")]
     folding = [row for row in folding if row[0] != "`onnx-to-cnn`"]
-    sizes = {"nodes": MOST_NODES, "elements": MOST_ELEMENTS, "step": MOST_STEP, "trips": MOST_TRIPS}
+    sizes = {"nodes": MOST_NODES, "elements": MOST_ELEMENTS, "step": MOST_STEP, "trips": MOST_TRIPS, "side": MOST_SIDE}
     head = _HEAD.format(random=", ".join(RANDOM_OPS), **sizes)
     return head + _FLOAT + _rows(readers) + _QUANTISED + _rows(_quantised()) + _FOLDED + _rows(folding)
 

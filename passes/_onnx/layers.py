@@ -22,7 +22,15 @@ from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.onnx_types import UNKNOWN
 from cnncc.numerics import Floats
 from cnncc.passes._onnx.normalisation import read_normalisation
-from cnncc.passes._onnx.windows import StaysOnHost, image_sizes, position_counts, read_pads, read_window, require
+from cnncc.passes._onnx.windows import (
+    StaysOnHost,
+    image_sizes,
+    position_counts,
+    read_pads,
+    read_window,
+    require,
+    require_sides,
+)
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
@@ -121,6 +129,8 @@ def read_with(
         raise StaysOnHost("it has no inputs or no results")
     _require_tensor(node.operands[0], "input 0", inputs)
     _require_tensor(node.results[0], "the result", results)
+    for value, what in ((node.operands[0], "input 0"), (node.results[0], "the result")):
+        require_sides(shape(value.type)[2:][-2:], what)
     if isinstance(node.operands[0].owner, ConstantOp):
         raise StaysOnHost("input 0 is constant")
     if any(result.first_use for result in node.results[1:]):

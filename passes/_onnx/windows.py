@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.window import Window
+
+MOST_SIDE = (1 << 15) - 1
+"""Rows or columns of an image with its padding: `y` and `x` of instructions have 16 bits, one of them for the sign."""
 
 
 class StaysOnHost(Exception):
@@ -17,6 +21,12 @@ def require(holds: bool, reason: str) -> None:
     """Raises StaysOnHost with `reason` unless it `holds`."""
     if not holds:
         raise StaysOnHost(reason)
+
+
+def require_sides(sizes: Sequence[int], what: str) -> None:
+    """Raises StaysOnHost unless instructions can count the rows and columns of `what`, an image of these sizes."""
+    image = "x".join(map(str, sizes))
+    require(max(sizes, default=0) <= MOST_SIDE, f"{what} is {image}: images have at most {MOST_SIDE} rows and columns")
 
 
 def read_pads(node: NodeOp, spans: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,6 +64,8 @@ def read_window(node: NodeOp, kernel: tuple[int, ...], group: int = 1) -> Window
         window = _reaching_over(window, sizes)
     stated, ours = shape(node.results[0].type)[2:], window.output(*sizes)
     require(stated == ours, f"the result is {stated[0]}x{stated[1]}, the windows give {ours[0]}x{ours[1]}")
+    padded = [size + before + after for size, before, after in zip(sizes, window.pad[:2], window.pad[2:], strict=True)]
+    require_sides(padded, "input 0 with its padding")
     return window
 
 
