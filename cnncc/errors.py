@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 MESSAGE_LIMIT = 480  # characters
+ALIKE = 5  # of places that have something in common: their names are printed, of more the first ones
 SEVERITIES = ("blocking", "costly", "note")
 
 Number = int | float | str | None
@@ -51,6 +52,12 @@ class Finding:
 def plural(number: int, noun: str) -> str:
     """`1 row`, `2,000 rows`."""
     return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """`a, b, c, d, e and 2 more`: all names, or the first `ALIKE` of more."""
+    rest = len(names) - ALIKE
+    return ", ".join(names[:ALIKE]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _shown(number: Number) -> str:

@@ -523,6 +523,24 @@ def test_check_and_estimate_say_the_same_numbers() -> None:
             assert share == pytest.approx(100 * estimate["layers"][label]["utilisation"]["compute"])
 
 
+def test_what_many_host_segments_have_in_common_is_one_line(tmp_path: Path) -> None:
+    """Each Erf is a segment of its own; one is with another node, whose name has the marks between reasons in it."""
+    nodes, names = [], "x"
+    for at in range(6):
+        nodes += [
+            node("Conv", [names, "w"], [f"c{at}"], name=f"c{at}"),
+            node("Erf", [f"c{at}"], [f"e{at}"], name=f"e{at}"),
+        ]
+        names = f"e{at}"
+    nodes.append(node("Sin", ["e5"], ["y"], name="a;b: 'c'"))
+    net = save(build(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"w": noise(1, 2, 2, 1, 1)}), tmp_path / "net.onnx")
+    lines = done("compile", net, "-o", tmp_path / "net.cnb").stdout.splitlines()
+    assert [line.strip() for line in lines if line.startswith("  host")] == [
+        "host     6 Erf nodes: the array has no such operator: e0, e1, e2, e3, e4 and 1 more",
+        "host     Sin node 'a;b: 'c'': the array has no such operator",
+    ]
+
+
 @pytest.mark.parametrize("number", [5, 6])
 def test_what_many_places_have_in_common_is_one_line(number: int, tmp_path: Path) -> None:
     """In the text; JSON has each by itself."""
@@ -533,6 +551,11 @@ def test_what_many_places_have_in_common_is_one_line(number: int, tmp_path: Path
     one_line = "runs on the host: the array has no such operator: e0, e1, e2, e3, e4 and 1 more"
     assert (one_line in " ".join(printed.split())) == ("6 Erf nodes" in printed) == (number == 6)
     assert printed.count("Erf node 'e") == (0 if number == 6 else 5)
+    compiled = " ".join(done("compile", net, "-o", tmp_path / "net.cnb").stdout.split())
+    assert ("host 6 Erf nodes: the array has no such operator: e0, e1, e2, e3, e4 and 1 more" in compiled) == (
+        number == 6
+    )
+    assert compiled.count("Erf node 'e") == (0 if number == 6 else 5)
     findings = json.loads(done("check", net, "--json").stdout)
     places = [each["where"] for each in findings["findings"] if "runs on the host" in each["what"]]
     assert places == [f"Erf node 'e{i}'" for i in range(number)]

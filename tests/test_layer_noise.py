@@ -162,6 +162,20 @@ def test_layer_noise_names_narrowed_sums(tmp_path: Path) -> None:
     assert "psums narrow the weights of y (4 channels)" in printed
 
 
+def test_layer_noise_names_the_first_of_many_narrowed_sums(tmp_path: Path) -> None:
+    """All of them with --layers."""
+    nodes = [node("Conv", ["x", "w"], [f"y{at}"], name=f"y{at}") for at in range(7)]
+    arch = tmp_path / "narrow.toml"
+    arch.write_text((PRESETS / "spatial-4x4.toml").read_text().replace("psum_bits = 32", "psum_bits = 24"))
+    outputs, arrays = [f"y{at}" for at in range(7)], {"w": noise(1, 4, 4, 3, 3)}
+    path = save(build(nodes, {"x": (1, 4, 7, 5)}, outputs, arrays), tmp_path / "net.onnx")
+    names = [f"y{at} (4 channels)" for at in range(7)]
+    printed = " ".join(done("verify", path, "--arch", arch).stdout.split())
+    assert f"psums narrow the weights of {', '.join(names[:5])} and 2 more" in printed
+    printed = " ".join(done("verify", path, "--arch", arch, "--layers").stdout.split())
+    assert f"psums narrow the weights of {', '.join(names)}" in printed
+
+
 def test_values_that_are_too_small_for_a_scale(tmp_path: Path) -> None:
     """The warning names the first of them, not those that are zeros."""
     nodes = [node("Conv", ["x", "w"], ["y"], name="y"), node("Conv", ["x", "zeros"], ["z"], name="z")]

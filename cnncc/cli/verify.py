@@ -97,7 +97,7 @@ def _print_comparison(verifier: Verifier, model: Path, *, layers: bool, as_json:
 
     measured = [
         *verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers),
-        *verify.noise_text(verifier.noises),
+        *verify.noise_text(verifier.noises, whole=layers),
     ]
     report = json.dumps(verify.as_json(verifier, model), indent=1) if as_json else ""
     click.echo(report or fitted([*verify.checks_text(verifier.checks), *measured]))

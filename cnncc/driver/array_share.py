@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from itertools import chain
 from math import prod
 from typing import Any, cast
 
@@ -13,7 +16,32 @@ from cnncc.dialects.nest import CoresOp, LayerOp
 from cnncc.driver.check_findings import glb_blocks
 from cnncc.driver.pipeline import CORES, Step
 from cnncc.driver.program_parts import cores_plan_of
+from cnncc.errors import ALIKE, first_of, plural
 from cnncc.model.cores_plan import CoresPlan
+
+_NODE = re.compile(r"(\w+ node) '(.*)': (.*)", re.DOTALL)  # of a reason: what, its name, why
+_BETWEEN = re.compile(r"; (?=\w+ node '|unnamed \w+ node: )")
+
+
+def host_text(hosted: Sequence[str]) -> list[str]:
+    """A line for each host segment, and one for what more than `ALIKE` nodes of all segments have in common."""
+    segments = [_BETWEEN.split(reasons) for reasons in hosted]
+    names: dict[tuple[str, str], list[str]] = {}
+    for reason in dict.fromkeys(chain.from_iterable(segments)):
+        if node := _NODE.fullmatch(reason):
+            names.setdefault((node[1], node[3]), []).append(node[2])
+    lines: dict[str, None] = {}
+    for reasons in segments:
+        alone: list[str] = []
+        for reason in reasons:
+            node = _NODE.fullmatch(reason)
+            alike = names[node[1], node[3]] if node else []
+            if node and len(alike) > ALIKE:
+                lines[f"{plural(len(alike), node[1])}: {node[3]}: {first_of(alike)}"] = None
+            else:
+                alone.append(reason)
+        lines |= {"; ".join(alone): None} if alone else {}
+    return list(lines)
 
 
 class ArrayShare:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cnncc.binary.container import Binary
+from cnncc.driver.array_share import host_text
 from cnncc.driver.build import Build
 from cnncc.driver.cores_text import cores_text
 from cnncc.driver.pipeline import AUTO, NONE
@@ -33,4 +34,4 @@ def build_text(build: Build, binary: Binary, output: Path, size_bytes: int) -> I
         yield from cores_text(share.cores, binary.arch)
     if share.blocks:
         yield f"  GLB      {share.blocks}"
-    yield from (f"  host     {reason}" for reason in share.hosted)
+    yield from (f"  host     {reason}" for reason in host_text(share.hosted))

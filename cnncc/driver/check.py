@@ -38,7 +38,7 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.driver.program_parts import PartsObserver, cores_plan_of
 from cnncc.driver.sources import CompileOptions, groups_setting
-from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line, plural
+from cnncc.errors import ALIKE, SEVERITIES, Finding, Refusal, Refusals, first_of, one_line, plural
 from cnncc.frontend.import_onnx import read_onnx
 from cnncc.main_function import input_names
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
@@ -51,7 +51,6 @@ from cnncc.util.progress import Progress, silent
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
 SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
-ALIKE = 5  # findings that say the same are lines of their own
 FEWEST_TOP = 1  # integers of 2 bits: what overflows with these does with any
 
 
@@ -248,13 +247,13 @@ def _kind(where: str) -> str:
 
 def _of_all(group: Sequence[Finding]) -> Finding:
     """One finding with the names of the first places; with a value if all have the same."""
-    first, names = group[0], [each.where.partition(" '")[2].removesuffix("'") or each.where for each in group[:ALIKE]]
+    first, names = group[0], [each.where.partition(" '")[2].removesuffix("'") or each.where for each in group]
     return replace(
         first,
         what=first.text,
         where=plural(len(group), _kind(first.where)),
         value=first.value if len({each.value for each in group}) == 1 else None,
-        help=f"{', '.join(names)} and {len(group) - ALIKE:,} more",
+        help=first_of(names),
     )
 
 

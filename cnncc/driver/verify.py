@@ -21,7 +21,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.accuracy import Accuracy, LayerAccuracy, References, accuracy, greatest_drop, run_floats
 from cnncc.driver.layer_noise import LIMIT, LayerNoise, layer_noise
 from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
-from cnncc.errors import Refusal, one_line, plural
+from cnncc.errors import Refusal, first_of, one_line, plural
 from cnncc.main_function import output_names, returned
 from cnncc.passes._onnx.placement import place_nodes
 from cnncc.util.terminal import NAME, TEXT, Column, table
@@ -285,10 +285,14 @@ def _beyond_text(layer: LayerAccuracy) -> str:
     return f"{100 * layer.beyond:.3g} % of {layer.label} saturates: calibrate with data like these inputs"
 
 
-def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
-    """Lines for the layers whose error, with exact operands, exceeds their noise; or for the largest error of all."""
+def noise_text(layers: Sequence[LayerNoise], *, whole: bool = False) -> list[str]:
+    """Lines for the layers whose error, with exact operands, exceeds their noise; or for the largest error of all.
+
+    whole: name all layers with narrowed weights, not the first few.
+    """
     narrowed = [f"{label} ({count} channels)" for layer in layers for label, count in layer.narrowed.items()]
-    lines = [f"psums narrow the weights of {', '.join(narrowed)}"] if narrowed else []
+    names = ", ".join(narrowed) if whole else first_of(narrowed)
+    lines = [f"psums narrow the weights of {names}"] if narrowed else []
     if beyond := [layer for layer in layers if layer.cause]:
         return [*lines, *(f"layer {layer.text}" for layer in beyond)]
     times, label = max(((layer.error / layer.noise, layer.label) for layer in layers), default=(0.0, ""))
