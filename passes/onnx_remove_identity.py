@@ -28,6 +28,9 @@ class _Remove(RewritePattern):
             op.is_op("Identity") or _is_idle_cast(op) or is_dropout_in_inference(op, self.opset, self.store)
         ):
             return
+        # Behind an operator of unknown shape, the result may have a shape that the input lacks.
+        if source.type != op.results[0].type:
+            return
         # A mask with a reader has no other source, so the node stays.
         if any(result.uses for result in op.results[1:]):
             return

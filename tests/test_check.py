@@ -435,6 +435,18 @@ def test_the_greatest_row_and_column_are_those_of_the_fields() -> None:
             f.to_bits(MOST_SIDE + 1)
 
 
+def test_an_identity_that_gives_a_value_its_shape_stays(tmp_path: Path) -> None:
+    """Behind an operator of another domain the shape of the output alone is known."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[1, 3, 7, 9] x) => (float[1, 3, 7, 9] y) {
+          g = com.microsoft.Gelu (x)
+          y = Identity (g)
+        }"""
+    path = save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    done("compile", path, "-o", tmp_path / "net.cnb")
+    assert "[1, 3, 7, 9]" in done("run", tmp_path / "net.cnb").stdout
+
+
 def test_check_measures_bits_that_psums_cost(tmp_path: Path) -> None:
     """Positive weights that add up: 32 of them, or one."""
     nodes = [node("Conv", ["x", "w1"], ["a"], name="long"), node("Conv", ["x", "w2"], ["y"], name="short")]
