@@ -263,7 +263,7 @@ def public(folder: str) -> list[str]:
 @pytest.mark.parametrize("name", public("passes"))
 def test_repository_pass_file(name: str) -> None:
     (only,) = classes_in(f"cnncc.passes.{name}", ModulePass)
-    assert only.__name__ == name.title().replace("_", "") + "Pass"
+    assert only.__name__ == "".join(map(str.capitalize, name.split("_"))) + "Pass"
     assert only.name == name.replace("_", "-")
     assert described(only)
     assert PASSES[only.name]() is only
