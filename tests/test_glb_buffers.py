@@ -220,6 +220,7 @@ ALL = "residual@glb*2 > ifmap@glb*2 > output@glb*2"
 COPIES = {
     "channels": f"k':2 > {ALL} > k'' > h > w",
     "rows": f"k > h':2 > {ALL} > h'' > w",
+    "parts of rows": f"k > h > w':1 > {ALL}",
     "output in one": "k':2 > residual@glb > ifmap@glb > output@glb*2 > k'' > h > w",
     "output stays": "k':2 > residual@glb*2 > ifmap@glb*2 > k'' > h > w",
     "ifmap stays": "k > h':4 > residual@glb*2 > output@glb*2 > h'' > w",

@@ -47,7 +47,7 @@ class _StreamSchedule:
         operands = 2 + self.residual
         turns = self.order.turns(self.depth)
         between = sum(turns for stage in self.staged.values() if stage.buffers > 1)
-        return operands + len(self.staged) + operands * sum(loop.dim in "nkh" for loop in self.blocks) + between
+        return operands + len(self.staged) + operands * len(self.blocks) + between
 
     def _walk(self, depth: int, at: WalkPosition) -> list[Node]:
         if depth < self.depth:

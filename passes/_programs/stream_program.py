@@ -13,7 +13,7 @@ from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import Loop
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
-from cnncc.model.layer_shape import inside, whole
+from cnncc.model.layer_shape import Extents, inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import AxisStep, Body, LoopPieces, Node, Operand, Position, ProgramLayer
@@ -133,7 +133,7 @@ class _StreamProgram:
 
 def _flat(layer: ProgramLayer, image: int) -> Operand:
     sizes = layer.shape.sizes
-    steps = {"n": image, "k": sizes.h * sizes.w, "h": sizes.w}
+    steps = {"n": image, "k": sizes.h * sizes.w, "h": sizes.w, "w": 1}
     return Operand({dim: AxisStep("lin", step) for dim, step in steps.items()})
 
 
@@ -143,18 +143,23 @@ def _apart(layer: ProgramLayer) -> bool:
     return sizes.n > 1 and any(home.image != sizes.k * sizes.h * sizes.w for home in layer.tensors.homes().values())
 
 
+def _is_part(extent: Extents, sizes: Extents, dim: str, outer: str) -> bool:
+    """Whether a block has parts along `dim` of several channels or rows, which are no run of words."""
+    return extent[dim] < sizes[dim] and any(extent[each] > 1 for each in outer)
+
+
 def _blocks(layer: ProgramLayer) -> tuple[Loop, ...]:
     """The loops over blocks. Raises Refusal where a block is no run of words."""
     loops, sizes = layer.mapping.loops, layer.shape.sizes
     depths = {stage.depth for stage in layer.mapping.stages} or {0}
     apart = _apart(layer)
     blocks = loops[: max(max(depths), int(apart))]
-    extent, problem = inside(sizes, blocks), ""
-    is_run = extent["n"] == 1 or (not apart and extent["k"] * extent["h"] == sizes.k * sizes.h)
+    extent, every, problem = inside(sizes, blocks), whole(sizes), ""
+    is_run = extent["n"] == 1 or (not apart and all(extent[dim] == every[dim] for dim in "khw"))
     if len(depths) > 1 or any(stage.memory != "glb" for stage in layer.mapping.stages):
         problem = "stages of an elementwise layer are in glb, all at one place"
-    elif not is_run or extent["w"] < sizes.w or (extent["h"] < sizes.h and extent["k"] > 1):
-        problem = "blocks of an elementwise layer are of whole channels, or rows of one channel, of one image"
+    elif not is_run or _is_part(extent, every, "h", "k") or _is_part(extent, every, "w", "kh"):
+        problem = "blocks of an elementwise layer are whole channels, rows of one, or a part of a row, of one image"
     elif any(inside(sizes, blocks[:depth])[loop.dim] % loop.step or loop.on for depth, loop in enumerate(blocks)):
         problem = "blocks of an elementwise layer are of one size, in time"
     if problem:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from cnncc.arch.model import Arch
 from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -12,21 +14,25 @@ MOST_WORDS = (1 << 16) - 1  # that a commit streams from one channel (a field's 
 
 
 def copy_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget) -> Mapping | None:
-    """The blocks of an elementwise layer: whole channels, or rows of one; None where all operands lie in the GLB.
+    """The blocks of an elementwise layer; None where all operands lie in the GLB.
 
-    Raises Refusal where not even one row of each fits.
+    They are whole channels, rows of one, or parts of a row. Raises Refusal where not even a word of each fits.
     """
     if not budget.streamed:
         return None
     sizes = shape.sizes
     most = min(budget.words // len(budget.streamed), MOST_WORDS)
-    blocks = [(k, sizes.h) for k in range(sizes.k, 0, -1)] + [(1, h) for h in range(sizes.h, 0, -1)]
-    for k, h in blocks:
-        if k * h * sizes.w <= most and sizes.k % k == 0 and sizes.h % h == 0:
-            steps = [Loop("n"), Loop("k", k), Loop("h", h)]
+    blocks = chain(
+        ((k, sizes.h, sizes.w) for k in range(sizes.k, 0, -1)),
+        ((1, h, sizes.w) for h in range(sizes.h, 0, -1)),
+        ((1, 1, w) for w in range(sizes.w, 0, -1)),
+    )
+    for k, h, w in blocks:
+        if k * h * w <= most and sizes.k % k == 0 and sizes.h % h == 0 and sizes.w % w == 0:
+            steps = [Loop("n"), Loop("k", k), Loop("h", h), Loop("w", w)]
             inner = [Loop("k"), Loop("h"), Loop("w")]
             running = those_running(shape, [*steps, *inner])
             depth = sum(loop is not None for loop in running[: len(steps)])
             stages = tuple(Stage(operand, "glb", depth) for operand in sorted(budget.streamed))
             return Mapping(tuple(loop for loop in running if loop is not None), stages)
-    raise glb_too_small(arch, budget, len(budget.streamed) * sizes.w)
+    raise glb_too_small(arch, budget, len(budget.streamed))
