@@ -7,7 +7,8 @@ What cannot be done raises `Refusal`, with the message of the command.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
+@contextmanager
+def _all_lines() -> Generator[None]:
+    """Let a traceback of Python print all lines of a Refusal."""
+    try:
+        yield
+    except Refusal as refusal:
+        for line in refusal.lines[1:]:
+            refusal.add_note(line)
+        raise
+
+
 def compile_model(
     model: Path | str,
     options: CompileOptions = DEFAULTS,
@@ -48,13 +60,14 @@ def compile_model(
 
     Raises: Refusal
     """
-    compilation = start_compilation(Path(model), options, calibration)
-    build = Build(compilation, Path(model))
-    compilation.ctx.progress = progress
-    compilation.run(after=[build])
-    for text in compilation.remarks(values=True):
-        remark(text)
-    return build.binary()
+    with _all_lines():
+        compilation = start_compilation(Path(model), options, calibration)
+        build = Build(compilation, Path(model))
+        compilation.ctx.progress = progress
+        compilation.run(after=[build])
+        for text in compilation.remarks(values=True):
+            remark(text)
+        return build.binary()
 
 
 def estimate(
@@ -71,16 +84,17 @@ def estimate(
 
     Raises: Refusal
     """
-    path = Path(source)
-    if path.suffix == ".cnb":
-        if options != DEFAULTS:
-            raise Refusal(f"{path}: a binary is mapped, to an array of its own: give no options")
-        program = of_binary(path)
-    else:
-        program, compilation = of_model(path, options, progress)
-        for text in compilation.remarks(values=False):
-            remark(text)
-    if program.cores is None:
-        return estimate_table.as_json(program)
-    alone = None if path.suffix == ".cnb" else on_one_core(path, options, progress)
-    return cores_table.as_json(program, cores_table.FRAMES, alone)
+    with _all_lines():
+        path = Path(source)
+        if path.suffix == ".cnb":
+            if options != DEFAULTS:
+                raise Refusal(f"{path}: a binary is mapped, to an array of its own: give no options")
+            program = of_binary(path)
+        else:
+            program, compilation = of_model(path, options, progress)
+            for text in compilation.remarks(values=False):
+                remark(text)
+        if program.cores is None:
+            return estimate_table.as_json(program)
+        alone = None if path.suffix == ".cnb" else on_one_core(path, options, progress)
+        return cores_table.as_json(program, cores_table.FRAMES, alone)

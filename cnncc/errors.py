@@ -84,8 +84,6 @@ class Refusal(Exception):
     def __init__(self, message: str, *findings: Finding) -> None:
         super().__init__(message)
         self._findings = findings
-        for line in self.lines[1:]:  # a traceback of Python prints them
-            self.add_note(line)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
