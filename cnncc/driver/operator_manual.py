@@ -29,6 +29,7 @@ These limits hold for every node on the array:
 - Values are f32, or int8 and uint8 in models that are quantised already. f16 is taken as f32, also in inputs and
   outputs; operators round to f16 no more. Values have at most 4 dimensions, all known and not 0. `--batch` and
   `--shape` give symbolic dimensions their sizes ([ladder.md](ladder.md#sizes-that-the-file-leaves-open)).
+- Convolutions and pools of lines n c w become those of images n c 1 w, of one row.
 - An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 
