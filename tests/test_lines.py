@@ -91,3 +91,25 @@ def test_a_network_of_lines_runs_on_the_array(tmp_path: Path) -> None:
     expected = np.concatenate([run_file(path, {"x": image[None]})[0] for image in data["x"]])
     error = np.square(outputs - expected).sum() / np.square(expected).sum()
     assert -10 * np.log10(error) > 60
+
+
+QUANTISED = """g (float[1, 2, 40] x) => (float[1, 6, 20] y) {
+  q = QuantizeLinear (x, sx, zx)
+  c = QLinearConv <pads = [2, 2]> (q, sx, zx, w, sw, zw, sy, zy)
+  p = MaxPool <kernel_shape = [2], strides = [2]> (c)
+  y = DequantizeLinear (p, sy, zy)
+}"""
+
+
+def test_a_quantised_network_of_lines_has_onnxruntime_s_integers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    arrays = {
+        "w": rng.integers(-127, 128, (6, 2, 5)).astype(np.int8), "sw": rng.uniform(0.01, 0.02, 6).astype(np.float32),
+        "zw": np.zeros(6, np.int8), "sx": np.float32(0.02), "zx": np.uint8(120), "sy": np.float32(0.1),
+        "zy": np.uint8(131),
+    }  # fmt: skip
+    path, data = saved(model(QUANTISED, **arrays), tmp_path), {"x": noise(9, 1, 2, 40)}
+    binary = compile_model(path, CompileOptions("spatial-4x4"), data, remark=silent)
+    assert any(inst.spec.name == "mac" for inst in binary.instructions), "the convolution is on the host"
+    (expected,) = run_file(path, data)
+    assert np.array_equal(run(binary, data)["y"], expected) and np.ptp(expected) > 0
