@@ -96,7 +96,7 @@ def test_docs_ladder_names_every_step() -> None:
     from cnncc.driver.pipeline import Settings, steps
 
     text = (ROOT / "docs" / "ladder.md").read_text()
-    named = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
+    named = re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
     settings = Settings(load_arch("spatial-8x8"), "spatial-8x8", 16)
     in_turn, side_by_side = (
         [step.name for step in steps(each)] for each in (settings, replace(settings, parallel=True))
