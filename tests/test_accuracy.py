@@ -140,6 +140,26 @@ def test_accuracy_of_a_model_in_its_own_integers(name: str) -> None:
     assert found["agrees"] and found["layers"] == [] and found["loses_most"] is None
 
 
+def test_accuracy_of_codes_is_that_of_the_reals_they_stand_for(tmp_path: Path) -> None:
+    """The codes have no negative numbers: QuantizeLinear is the Relu. The Tanh runs in floats on the host."""
+    nodes = [
+        node("QuantizeLinear", ["x", "step", "middle"], ["xq"]),
+        node("DequantizeLinear", ["xq", "step", "middle"], ["xr"]),
+        node("BatchNormalization", ["xr", "ones", "zeros", "zeros", "ones"], ["b"], name="b", epsilon=0.0),
+        node("QuantizeLinear", ["b", "half", "bottom"], ["bq"]),
+        node("DequantizeLinear", ["bq", "half", "bottom"], ["br"]),
+        node("Tanh", ["br"], ["y"], name="t"),
+    ]
+    arrays = {
+        "step": np.float32(0.02), "middle": np.uint8(128), "half": np.float32(0.01), "bottom": np.uint8(0),
+        "ones": np.ones(3, np.float32), "zeros": np.zeros(3, np.float32),
+    }  # fmt: skip
+    layers = verified(save(build(nodes, {"x": (1, 3, 7, 9)}, ["y"], arrays), tmp_path / "net.onnx"))["layers"]
+    assert [layer["label"] for layer in layers] == ["input x", "b.requant"]
+    assert all(layer["sqnr_db"] is None or layer["sqnr_db"] > 100 for layer in layers)
+    assert all(layer["drop_db"] == 0 for layer in layers)
+
+
 def test_accuracy_of_a_network_without_layers(tmp_path: Path) -> None:
     found = verified(save(build([node("Tanh", ["x"], ["y"])], {"x": (1, 3)}, ["y"]), tmp_path / "net.onnx"))
     assert found["agrees"] and found["layers"] == found["outputs"] == []

@@ -123,10 +123,13 @@ class References:
         result: list[LayerAccuracy] = []
         for value, exact in self.exact((value for value in first.values() if value in known), inputs).items():
             scale = self.lowering.scales[value]
-            sqnr = sqnrs[value] = sqnr_db(exact, scale.reals(np.asarray(known[value])).reshape(exact.shape) - exact)
+            beyond = scale.outside(exact) if self._counts(value) else 0.0
+            if _is_read_as_codes(value):  # the model itself rounds and clamps it
+                exact = scale.reals(scale.integers(exact)).astype(np.float32)
+            got = scale.reals(np.asarray(known[value])).reshape(exact.shape)
+            sqnr = sqnrs[value] = sqnr_db(exact, got.astype(np.float32) - exact)  # f32 as onnxruntime's
             worst = min(_sources(value, sqnrs), default=sqnr)
             drop = 0.0 if worst == sqnr else worst - sqnr
-            beyond = scale.outside(exact) if self._counts(value) else 0.0
             result.append(LayerAccuracy(self.key(value), sqnr, drop, beyond))
         return result
 
@@ -145,6 +148,12 @@ def run_floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Seq
         for i in range(len(inputs[names[0]]) // sizes[0])
     ]
     return [joined([run[i] for run in runs]) for i in range(len(values))]
+
+
+def _is_read_as_codes(value: SSAValue) -> bool:
+    """Whether QuantizeLinear alone reads `value`."""
+    readers = [use.operation for use in value.uses]
+    return bool(readers) and all(isinstance(op, NodeOp) and op.is_op("QuantizeLinear") for op in readers)
 
 
 def _sources(value: SSAValue, sqnrs: Mapping[SSAValue, float]) -> Iterator[float]:
