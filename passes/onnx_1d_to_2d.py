@@ -23,7 +23,7 @@ from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
 
 WINDOWS = (
-    "Conv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMean",
+    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMean",
     "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 # They follow an operand that has become an image, so that no Reshape stands between layers which fuse.
@@ -127,9 +127,10 @@ def _is_line(value: SSAValue) -> bool:
 def _attributes(op: NodeOp) -> dict[str, Attribute]:
     """The attributes of `op`, with those of rows beside those of columns."""
     attributes = dict(op.attributes)
-    for name in ("kernel_shape", "strides", "dilations"):
+    of_row = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_shape": 1, "output_padding": 0}
+    for name, number in of_row.items():
         if name in attributes:
-            attributes[name] = DenseArrayBase.from_list(i64, [1, *op.ints_attr(name, ())])
+            attributes[name] = DenseArrayBase.from_list(i64, [number, *op.ints_attr(name, ())])
     if "pads" in attributes:
         left, right = op.ints_attr("pads", ())
         attributes["pads"] = DenseArrayBase.from_list(i64, [0, left, 0, right])

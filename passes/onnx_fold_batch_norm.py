@@ -1,4 +1,4 @@
-"""Folds batch normalisation into the convolution or matrix product before it."""
+"""Folds batch normalisation into the convolution, transposed convolution or matrix product before it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ class _Fold(RewritePattern):
         if normalisation is None or source is None or not isinstance(layer := source.owner, NodeOp):
             return
         # Another user of the layer needs its value before normalisation.
-        if not layer.is_op("Conv", "Gemm", "MatMul") or source.uses.get_length() != 1:
+        if not layer.is_op("Conv", "ConvTranspose", "Gemm", "MatMul") or source.uses.get_length() != 1:
             return
+        if layer.is_op("ConvTranspose") and layer.int_attr("group", 1) != 1:
+            return  # its weights have only the output channels of a group
         weights, bias = constant_f32(layer.operand(1), self.store), self.bias(layer)
         # Weights computed at run time cannot be scaled here; before opset 7 Gemm broadcast only if told so.
         if weights is None or bias is None or "broadcast" in layer.attributes:
@@ -84,7 +86,8 @@ class OnnxFoldBatchNormPass(ModulePass):
 
     Why: the array multiplies by the weights anyway, so scaled weights and another bias make the normalisation free. A
     normalisation stays if the layer has another use, if an array is not a constant f32, if no layer comes before, or if
-    the weights would be beyond f32. A MatMul, which has no bias, becomes a Gemm.
+    the weights would be beyond f32. A ConvTranspose without groups is a layer like a Conv. A MatMul, which has no bias,
+    becomes a Gemm.
 
         %0 = onnx.node "Conv"(%x, %w, %b)
         %1 = onnx.node "BatchNormalization"(%0, …)   ->   %1 = onnx.node "Conv"(%x, %w', %b')

@@ -95,6 +95,18 @@ def test_frontend_pass_fold_batch_norm_into_conv(group: int, bias: bool, tmp_pat
     assert op_types(module) == ["Conv"]
 
 
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_frontend_pass_fold_batch_norm_into_transposed_conv(group: int, bias: bool, tmp_path: Path) -> None:
+    text = f"""g (float[2, 3, 7, 5] x) => (float[2, 6, 9, 6] y) {{
+      c = ConvTranspose <group = {group}> (x, w{", b" if bias else ""})
+      y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v)
+    }}"""
+    arrays = {"w": normal(3, 6 // group, 3, 2), **statistics(6)} | ({"b": normal(6)} if bias else {})
+    module = rewritten(model(text, **arrays), tmp_path, OnnxFoldBatchNormPass(), tolerance=1e-5)
+    assert op_types(module) == ["ConvTranspose"] + ["BatchNormalization"] * (group > 1)
+
+
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("bias_shape", [(5,), (1, 5), (3, 5), (3, 1), (), None])
 def test_frontend_pass_fold_batch_norm_into_gemm(transposed: int, bias_shape, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ BODIES = {
     "Conv": "y = Conv <pads = [2, 0], strides = [2], dilations = [2]> (x, w, b)",
     "grouped Conv": "y = Conv <group = 2, kernel_shape = [3]> (x, g)",
     "SAME": 'y = Conv <auto_pad = "SAME_UPPER", strides = [3]> (x, w)',
+    "ConvTranspose": "y = ConvTranspose <strides = [3], pads = [1, 0], output_padding = [1]> (x, w)",
+    "ConvTranspose of a size": "y = ConvTranspose <strides = [2], output_shape = [21]> (x, w)",
     "MaxPool": "y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 0], ceil_mode = 1> (x)",
     "AveragePool": "y = AveragePool <kernel_shape = [4], pads = [1, 2], count_include_pad = 1> (x)",
     "GlobalMaxPool": "y = GlobalMaxPool (x)",

@@ -161,6 +161,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-fold-pad"),
         Step("onnx", "onnx-split-sum"),
         Step("onnx", "onnx-1d-to-2d"),
+        Step("onnx", "onnx-conv-transpose"),
         Step("onnx", "onnx-dead-code"),
         Step("onnx", CALIBRATE),
         Step("cnn", "onnx-to-cnn", widths),

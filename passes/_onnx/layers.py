@@ -101,7 +101,12 @@ class ShuffleLayer:
 
 Layer = ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | ShuffleLayer
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
-PADS = "it is not folded: it pads other than zeros around rows and columns, or not a Conv or AveragePool alone"
+# Why a node stays that a pass takes away otherwise.
+LEFT = {
+    "Pad": "it is not folded: it pads other than zeros around rows and columns, or not a Conv or AveragePool alone",
+    "ConvTranspose": "it is no convolution: its weights are no f32 constants, its kernel is smaller than its stride, or "
+    "it has a dilation beside a stride",
+}
 T = TypeVar("T")
 Reader = Callable[[NodeOp, WeightStore], T]
 
@@ -110,7 +115,7 @@ def read_layer(node: NodeOp, store: WeightStore) -> Layer:
     """The layer of `node`. Raises StaysOnHost, with the reason, if the array cannot run it."""
     read = READERS.get(node.op_type.data) if node.domain is None else None
     if read is None:
-        raise StaysOnHost(PADS if node.is_op("Pad") else "the array has no such operator")
+        raise StaysOnHost(LEFT.get(node.op_type.data, "the array has no such operator"))
     return read_with(read, node, store)
 
 
