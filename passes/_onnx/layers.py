@@ -104,8 +104,8 @@ SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 # Why a node stays that a pass takes away otherwise.
 LEFT = {
     "Pad": "it is not folded: it pads other than zeros around rows and columns, or not a Conv or AveragePool alone",
-    "ConvTranspose": "it is no convolution: its weights are no f32 constants, its kernel is smaller than its stride, or "
-    "it has a dilation beside a stride",
+    "ConvTranspose": "it is no convolution: its weights are no f32 constants, its kernel is smaller than its stride, "
+    "or it has a dilation beside a stride",
 }
 T = TypeVar("T")
 Reader = Callable[[NodeOp, WeightStore], T]
