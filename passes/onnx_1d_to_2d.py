@@ -14,11 +14,12 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import AbsentOp, NodeOp, constant_operand, new_constant
+from cnncc.dialects.onnx import AbsentOp, NodeOp, constant_operand, new_constant, text_attr
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.main_function import main_function
+from cnncc.passes._onnx.replacement import Names
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
 
@@ -34,6 +35,7 @@ LEAST_OPSET = 5  # Reshape takes the shape as an input
 @dataclass
 class _Images:
     store: WeightStore
+    names: Names
     of_line: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
     """The image n c 1 w with the elements of a line n c w."""
 
@@ -112,9 +114,10 @@ class _Images:
     def reshaped(self, value: SSAValue, kind: Attribute, before: NodeOp) -> SSAValue:
         dims = cast("TensorType[Attribute]", kind).get_shape()
         constant = new_constant(np.array(dims, np.int64), self.store, None)
-        reshape = NodeOp.create(
-            operands=[value, constant.result], result_types=[kind], properties={"op_type": StringAttr("Reshape")}
-        )
+        properties: dict[str, Attribute] = {"op_type": StringAttr("Reshape")}
+        if name := self.names.like(before, ".reshape"):
+            properties["node_name"] = text_attr(name)
+        reshape = NodeOp.create(operands=[value, constant.result], result_types=[kind], properties=properties)
         Rewriter.insert_op([constant, reshape], InsertPoint.before(before))
         return reshape.results[0]
 
@@ -158,8 +161,9 @@ class Onnx1dTo2dPass(ModulePass):
         """Rewrite in place."""
         if opset_imports(op)[""] < LEAST_OPSET:
             return
-        images = _Images(weights_of(ctx))
-        for node in list(main_function(op).body.block.ops):
+        block = main_function(op).body.block
+        images = _Images(weights_of(ctx), Names(block))
+        for node in list(block.ops):
             if isinstance(node, NodeOp):
                 images.rewrite(node)
         images.erase_unread()

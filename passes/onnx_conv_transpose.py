@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, count, groupby, product
-from math import prod
+from itertools import groupby, product
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, ModuleOp, StringAttr, TensorType, f32, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, f32, i64
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, new_constant, text, text_attr
+from cnncc.dialects.onnx import NodeOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.main_function import main_function
 from cnncc.numerics import Floats
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
-from cnncc.passes.onnx_fold_constants import static_shape
+from cnncc.passes._onnx.replacement import Names, Replacement, activations, dims_of, ints
 from cnncc.weights import Array, WeightStore
 
-# They compute each number by itself, so that they may as well come before the pixels change places.
-ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "PRelu")
 LEAST_OPSET = 5  # Reshape takes the shape as an input
 SLICE_BY_INPUTS = 10  # from this opset on, Slice takes its bounds as inputs
 
@@ -91,7 +87,7 @@ class _Axis:
 
 def _axes(op: NodeOp, taps: Sequence[int]) -> list[_Axis] | None:
     """Rows and columns of a ConvTranspose; None where its attributes leave open what it computes."""
-    sizes, outs = _dims(op.operands[0])[2:], _dims(op.results[0])[2:]
+    sizes, outs = dims_of(op.operands[0])[2:], dims_of(op.results[0])[2:]
     strides, dilations = op.ints_attr("strides", (1, 1)), op.ints_attr("dilations", (1, 1))
     extra, both = op.ints_attr("output_padding", (0, 0)), op.ints_attr("pads", (0, 0, 0, 0))
     auto, is_sized = op.str_attr("auto_pad", "NOTSET"), "output_shape" in op.attributes
@@ -115,31 +111,20 @@ def _axes(op: NodeOp, taps: Sequence[int]) -> list[_Axis] | None:
 
 @dataclass(frozen=True)
 class _Split:
-    """Puts convolutions and moves of pixels in the place of `op`, a ConvTranspose, and of what only it leads to.
+    """Puts convolutions and moves of pixels in the place of a ConvTranspose and the activations after it.
 
-    axes: rows and columns. end: `op` or the last of the activations after it; nodes are put before it. taken: the names
-    of all other nodes.
+    axes: rows and columns.
     """
 
-    op: NodeOp
+    new: Replacement
     axes: Sequence[_Axis]
-    activations: Sequence[NodeOp]
-    store: WeightStore
     opset: int
-    taken: set[str]
-
-    @property
-    def end(self) -> NodeOp:
-        return self.activations[-1] if self.activations else self.op
 
     def rewrite(self, weights: Floats, bias: Floats) -> None:
         """weights: g c k r s, with c and k those of a group. bias: for all output channels."""
         phases = product(*(axis.phases for axis in self.axes))
         parts = [self.activated(self.convolution(each, weights, bias)) for each in phases]
-        old = [self.op, *self.activations]
-        Rewriter.replace_op(old.pop(), [], [self.in_turn(parts)])
-        for each in reversed(old):
-            Rewriter.erase_op(each)
+        self.new.finish(self.in_turn(parts, len(bias)))
 
     def convolution(self, phases: Sequence[Sequence[int]], weights: Floats, bias: Floats) -> SSAValue:
         """n (k a b) h w: the pixels of these phases, a of rows and b of columns."""
@@ -148,74 +133,45 @@ class _Split:
         every = weights[..., rows[:, :, None, None], cols[None, None]]  # g c k a r b s
         kernels = every.transpose(0, 2, 3, 5, 1, 4, 6).reshape(-1, weights.shape[1], rows.shape[1], cols.shape[1])
         biases = np.repeat(bias, len(rows) * len(cols))
-        constants = [self.constant(np.ascontiguousarray(array)) for array in (kernels, biases)]
+        constants = [self.new.constant(array) for array in (kernels, biases)]
         before, after = [axis.before(of_axis[0]) for axis, of_axis in both], [axis.after for axis in self.axes]
         attributes = {
-            "pads": _ints([*before, *after]),
-            "dilations": _ints([axis.dilation for axis in self.axes]),
+            "pads": ints([*before, *after]),
+            "dilations": ints([axis.dilation for axis in self.axes]),
             "group": IntegerAttr(len(weights), i64),
         }
-        dims = (_dims(self.op.operands[0])[0], len(kernels), *(axis.count for axis in self.axes))
-        return self.node("Conv", [self.op.operands[0], *constants], dims, attributes)
+        old = self.new.nodes[0]
+        image = old.operands[0]
+        dims = (dims_of(image)[0], len(kernels), *(axis.count for axis in self.axes))
+        return self.new.node("Conv", [image, *constants], dims, attributes, old)
 
     def activated(self, value: SSAValue) -> SSAValue:
         """The result of the activations on `value`."""
-        for each in self.activations:
-            operands = [value, *each.operands[1:]]
-            value = self.node(each.op_type.data, operands, _dims(value), each.attributes, each)
+        for each in self.new.nodes[1:]:
+            value = self.new.again(each, value, each.operands[1:])
         return value
 
-    def in_turn(self, parts: Sequence[SSAValue]) -> SSAValue:
+    def in_turn(self, parts: Sequence[SSAValue], k: int) -> SSAValue:
         """n k h w: the pixels of all phases, each in its place."""
-        (n, _, h, w), k = _dims(parts[0]), _dims(self.op.results[0])[1]
+        n, _, h, w = dims_of(parts[0])
         (a, b), value = (axis.stride for axis in self.axes), parts[0]
         if len(parts) > 1:
             dims, channels = (n, k * a * b, h, w), {"axis": IntegerAttr(1, i64)}
-            value = self.node("Concat", parts, dims, channels)
-            value = self.node("Gather", [value, self.constant(_order(self.axes, k))], dims, channels)
+            value = self.new.node("Concat", parts, dims, channels)
+            value = self.new.node("Gather", [value, self.new.constant(_order(self.axes, k))], dims, channels)
         if a * b > 1:
-            value = self.reshaped(value, (n, k, a, b, h, w))
-            value = self.node("Transpose", [value], (n, k, h, a, w, b), {"perm": _ints([0, 1, 4, 2, 5, 3])})
-            value = self.reshaped(value, (n, k, h * a, w * b))
+            value = self.new.reshaped(value, (n, k, a, b, h, w))
+            value = self.new.node("Transpose", [value], (n, k, h, a, w, b), {"perm": ints([0, 1, 4, 2, 5, 3])})
+            value = self.new.reshaped(value, (n, k, h * a, w * b))
         starts, ends = zip(*(axis.cut for axis in self.axes), strict=True)
         if (*starts, *ends) == (0, 0, h * a, w * b):
             return value
-        bounds, dims = {"starts": starts, "ends": ends, "axes": (2, 3)}, _dims(self.op.results[0])
+        bounds = {"starts": starts, "ends": ends, "axes": (2, 3)}
+        dims = (n, k, *(axis.out for axis in self.axes))
         if self.opset < SLICE_BY_INPUTS:
-            return self.node("Slice", [value], dims, {name: _ints(sizes) for name, sizes in bounds.items()})
-        inputs = [self.constant(np.array(sizes, np.int64)) for sizes in bounds.values()]
-        return self.node("Slice", [value, *inputs], dims)
-
-    def free_name(self, old: NodeOp) -> str:
-        """The name of `old`, or of its result, with a number where it is taken: onnxruntime wants each name once."""
-        names = [old.node_name] if old.node_name else list(old.output_names or ())
-        if not names:
-            return ""
-        numbered = (f"{text(names[0])}.{number}" for number in count(2))
-        name = next(name for name in chain([text(names[0])], numbered) if name not in self.taken)
-        self.taken.add(name)
-        return name
-
-    def reshaped(self, value: SSAValue, dims: Sequence[int]) -> SSAValue:
-        return self.node("Reshape", [value, self.constant(np.array(dims, np.int64))], dims)
-
-    def constant(self, array: Array) -> SSAValue:
-        constant = new_constant(array, self.store, None)
-        Rewriter.insert_op(constant, InsertPoint.before(self.end))
-        return constant.result
-
-    def node(
-        self, op_type: str, operands: Sequence[SSAValue], dims: Sequence[int],
-        attributes: Mapping[str, Attribute] = {}, old: NodeOp | None = None,
-    ) -> SSAValue:  # fmt: skip
-        """The result of a new node, with the name of `old` or of the ConvTranspose."""
-        properties: dict[str, Attribute] = {"op_type": StringAttr(op_type)}
-        if name := self.free_name(old or self.op):
-            properties["node_name"] = text_attr(name)
-        kind = TensorType(f32, [*dims])
-        node = NodeOp.create(operands=operands, result_types=[kind], attributes=attributes, properties=properties)
-        Rewriter.insert_op(node, InsertPoint.before(self.end))
-        return node.results[0]
+            return self.new.node("Slice", [value], dims, {name: ints(sizes) for name, sizes in bounds.items()})
+        inputs = [self.new.constant(np.array(sizes, np.int64)) for sizes in bounds.values()]
+        return self.new.node("Slice", [value, *inputs], dims)
 
 
 def _order(axes: Sequence[_Axis], k: int) -> Array:
@@ -229,44 +185,21 @@ def _order(axes: Sequence[_Axis], k: int) -> Array:
     return order.reshape(-1)
 
 
-def _activations(op: NodeOp) -> Iterator[NodeOp]:
-    """The activations after `op`, each the only reader of what is before it."""
-    while (use := op.results[0].get_user_of_unique_use()) and isinstance(use, NodeOp) and use.is_op(*ACTIVATIONS):
-        others = [static_shape(value) for value in use.own_operands[1:] if isinstance(value.type, TensorType)]
-        is_scalar = all(dims is not None and prod(dims) == 1 for dims in others)
-        if use.operands[0] is not op.results[0] or use.results[0].type != op.results[0].type or not is_scalar:
-            return
-        yield use
-        op = use
-
-
-def _dims(value: SSAValue) -> tuple[int, ...]:
-    dims = static_shape(value)
-    assert dims is not None, "the shape is known"
-    return dims
-
-
-def _ints(numbers: Sequence[int]) -> DenseArrayBase[IntegerType]:
-    return DenseArrayBase.from_list(i64, [*numbers])
-
-
-def _split_of(op: NodeOp, store: WeightStore, opset: int, names: set[str]) -> tuple[_Split, Floats, Floats] | None:
-    """How `op` is split, with its weights g c k r s and its bias; None if it is no ConvTranspose that can be."""
+def _rewrite(op: NodeOp, store: WeightStore, names: Names, opset: int) -> None:
+    """Replace `op` by convolutions, if it is a ConvTranspose of images with constant weights."""
     if not op.is_op("ConvTranspose") or len(op.operands) < 2:
-        return None
+        return
     image, weights, group = op.operands[0], constant_f32(op.operand(1), store), op.int_attr("group", 1)
     if not (is_tensor_of(image, f32) and is_tensor_of(op.results[0], f32)) or weights is None or group < 1:
-        return None
-    if weights.ndim != 4 or len(_dims(image)) != 4 or _dims(image)[1] != len(weights) or len(weights) % group:
-        return None
+        return
+    if weights.ndim != 4 or len(dims_of(image)) != 4 or dims_of(image)[1] != len(weights) or len(weights) % group:
+        return
     channels, axes = weights.shape[1] * group, _axes(op, weights.shape[2:])
     bias = constant_f32(op.operand(2), store) if op.operand(2) else np.zeros(channels, np.float32)
     if axes is None or bias is None or bias.shape != (channels,):
-        return None
-    activations = list(_activations(op))
-    names -= {text(each.node_name) for each in (op, *activations) if each.node_name}
-    split = _Split(op, axes, activations, store, opset, names)
-    return split, weights.reshape(group, -1, *weights.shape[1:]), bias
+        return
+    new = Replacement([op, *activations(op)], store, names)
+    _Split(new, axes, opset).rewrite(weights.reshape(group, -1, *weights.shape[1:]), bias)
 
 
 @dataclass(frozen=True)
@@ -298,11 +231,8 @@ class OnnxConvTransposePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
-        opset, nodes = (
-            opset_imports(op)[""],
-            [each for each in main_function(op).body.block.ops if isinstance(each, NodeOp)],
-        )
-        names = {text(node.node_name) for node in nodes if node.node_name}
-        for node in nodes:
-            if opset >= LEAST_OPSET and (split := _split_of(node, weights_of(ctx), opset, names)):
-                split[0].rewrite(*split[1:])
+        opset, block = opset_imports(op)[""], main_function(op).body.block
+        names = Names(block)
+        for node in list(block.ops):
+            if isinstance(node, NodeOp) and opset >= LEAST_OPSET:
+                _rewrite(node, weights_of(ctx), names, opset)

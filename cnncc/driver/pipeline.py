@@ -156,6 +156,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-fold-constants"),
         Step("onnx", "onnx-remove-identity"),
         Step("onnx", FOLD_QDQ),
+        Step("onnx", "onnx-matmul-to-conv"),
         Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
         Step("onnx", "onnx-fold-pad"),

@@ -7,6 +7,7 @@ Nodes as layers:
     windows.py             the sliding window of a node
     normalisation.py       batch normalisation
     random_nodes.py        nodes that draw random numbers
+    replacement.py         new nodes in the place of others
 
 Where layers run, and their scales:
 

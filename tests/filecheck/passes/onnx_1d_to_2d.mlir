@@ -6,7 +6,7 @@ func.func @main(%x: tensor<1x2x9xf32>, %y: tensor<1x4x3xf32>, %m: tensor<4x3xf32
   %c = weights.constant : tensor<4x1xf32> = dense<2.0> : tensor<4x1xf32>
 
   // The numbers of rows come before those of columns.
-  // CHECK: %[[X:.*]] = onnx.node "Reshape"(%x, %{{.*}}) : (tensor<1x2x9xf32>, tensor<4xi64>) -> tensor<1x2x1x9xf32>
+  // CHECK: %[[X:.*]] = onnx.node "Reshape" name "a.reshape"(%x, %{{.*}}) : (tensor<1x2x9xf32>, tensor<4xi64>) -> tensor<1x2x1x9xf32>
   // CHECK: %[[A:.*]] = onnx.node "Conv" name "a"(%[[X]], %{{.*}}) {pads = array<i64: 0, 1, 0, 0>, strides = array<i64: 1, 3>} : (tensor<1x2x1x9xf32>, tensor<4x2x1x3xf32>) -> tensor<1x4x1x3xf32>
   %0 = onnx.node "Conv" name "a"(%x, %w) {pads = array<i64: 1, 0>, strides = array<i64: 3>} : (tensor<1x2x9xf32>, tensor<4x2x3xf32>) -> tensor<1x4x3xf32>
 

@@ -9,9 +9,9 @@ func.func @main(%x: tensor<1x8x5x7xf32>, %r: tensor<8x3x2x2xf32>) -> (tensor<1x3
   // All four pixels use one tap, and are the channels of one convolution.
   // CHECK: %[[A:.*]] = onnx.node "Conv" name "up"(%x, %{{.*}}, %{{.*}}) {pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, group = 1 : i64} : (tensor<1x8x5x7xf32>, tensor<12x8x1x1xf32>, tensor<12xf32>) -> tensor<1x12x5x7xf32>
   // CHECK-NEXT: %[[B:.*]] = onnx.node "Relu" name "relu"(%[[A]]) : (tensor<1x12x5x7xf32>) -> tensor<1x12x5x7xf32>
-  // CHECK: %[[C:.*]] = onnx.node "Reshape" name "up.2"(%[[B]], %{{.*}}) : (tensor<1x12x5x7xf32>, tensor<6xi64>) -> tensor<1x3x2x2x5x7xf32>
-  // CHECK-NEXT: %[[D:.*]] = onnx.node "Transpose" name "up.3"(%[[C]]) {perm = array<i64: 0, 1, 4, 2, 5, 3>} : (tensor<1x3x2x2x5x7xf32>) -> tensor<1x3x5x2x7x2xf32>
-  // CHECK: %[[E:.*]] = onnx.node "Reshape" name "up.4"(%[[D]], %{{.*}}) : (tensor<1x3x5x2x7x2xf32>, tensor<4xi64>) -> tensor<1x3x10x14xf32>
+  // CHECK: %[[C:.*]] = onnx.node "Reshape" name "up.reshape"(%[[B]], %{{.*}}) : (tensor<1x12x5x7xf32>, tensor<6xi64>) -> tensor<1x3x2x2x5x7xf32>
+  // CHECK-NEXT: %[[D:.*]] = onnx.node "Transpose" name "up.transpose"(%[[C]]) {perm = array<i64: 0, 1, 4, 2, 5, 3>} : (tensor<1x3x2x2x5x7xf32>) -> tensor<1x3x5x2x7x2xf32>
+  // CHECK: %[[E:.*]] = onnx.node "Reshape" name "up.reshape.2"(%[[D]], %{{.*}}) : (tensor<1x3x5x2x7x2xf32>, tensor<4xi64>) -> tensor<1x3x10x14xf32>
   %0 = onnx.node "ConvTranspose" name "up"(%x, %w) {strides = array<i64: 2, 2>} : (tensor<1x8x5x7xf32>, tensor<8x3x2x2xf32>) -> tensor<1x3x10x14xf32>
   %1 = onnx.node "Relu" name "relu"(%0) : (tensor<1x3x10x14xf32>) -> tensor<1x3x10x14xf32>
 
@@ -25,7 +25,7 @@ func.func @main(%x: tensor<1x8x5x7xf32>, %r: tensor<8x3x2x2xf32>) -> (tensor<1x3
   // CHECK: onnx.node "Reshape"
   // CHECK: onnx.node "Transpose"
   // CHECK: %[[F:.*]] = onnx.node "Reshape"
-  // CHECK: %[[G:.*]] = onnx.node "Slice" name "three.10"(%[[F]], %{{.*}}, %{{.*}}, %{{.*}}) : (tensor<1x3x10x14xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi64>) -> tensor<1x3x9x13xf32>
+  // CHECK: %[[G:.*]] = onnx.node "Slice" name "three.slice"(%[[F]], %{{.*}}, %{{.*}}, %{{.*}}) : (tensor<1x3x10x14xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi64>) -> tensor<1x3x9x13xf32>
   %2 = onnx.node "ConvTranspose" name "three"(%x, %v) {strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>} : (tensor<1x8x5x7xf32>, tensor<8x3x3x3xf32>) -> tensor<1x3x9x13xf32>
 
   // Computed weights.

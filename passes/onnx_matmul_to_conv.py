@@ -1,0 +1,89 @@
+"""Turns products of stacked matrices by one matrix into convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.passes import ModulePass
+
+from cnncc.context import weights_of
+from cnncc.dialects.onnx import NodeOp
+from cnncc.frontend.export_onnx import opset_imports
+from cnncc.main_function import main_function
+from cnncc.passes._onnx.layers import is_tensor_of
+from cnncc.passes._onnx.normalisation import constant_f32
+from cnncc.passes._onnx.replacement import Names, Replacement, activations, dims_of, ints
+from cnncc.passes._onnx.windows import MOST_SIDE
+from cnncc.weights import Array, WeightStore
+
+LEAST_OPSET = 7  # before, an Add broadcasts by an attribute; Reshape takes the shape as an input
+
+
+def _rewrite(op: NodeOp, store: WeightStore, names: Names) -> None:
+    """Replace `op` and the bias and activations after it, if it is a MatMul of rank 3 or more by a constant matrix."""
+    if not op.is_op("MatMul") or len(op.operands) != 2:
+        return
+    stack, weights = op.operands[0], constant_f32(op.operands[1], store)
+    if not (is_tensor_of(stack, f32) and is_tensor_of(op.results[0], f32)) or weights is None or weights.ndim != 2:
+        return
+    dims, (c, k) = dims_of(stack), weights.shape
+    if len(dims) < 3 or dims[-1] != c or dims_of(op.results[0]) != (*dims[:-1], k):
+        return
+    after, rows = list(_after(op, store, k)), prod(dims[:-1])
+    new = Replacement([op, *(node for node, _ in after)], store, names)
+    image = (1, rows) if rows <= MOST_SIDE else (rows // dims[-2], dims[-2])
+    value = new.reshaped(stack, (1, *image, c))
+    value = new.node("Transpose", [value], (1, c, *image), {"perm": ints([0, 3, 1, 2])})
+    value = new.node("Conv", [value, new.constant(weights.T[:, :, None, None])], (1, k, *image), old=op)
+    for node, bias in after:
+        others = node.operands[1:] if bias is None else [new.constant(bias[:, None, None])]
+        value = new.again(node, value, others)
+    value = new.node("Transpose", [value], (1, *image, k), {"perm": ints([0, 2, 3, 1])})
+    new.finish(new.reshaped(value, (*dims[:-1], k)))
+
+
+def _after(op: NodeOp, store: WeightStore, k: int) -> Iterator[tuple[NodeOp, Array | None]]:
+    """The sum of a bias after `op` with that bias, f32[k]; then activations."""
+    use = op.results[0].get_user_of_unique_use()
+    if isinstance(use, NodeOp) and use.is_op("Add") and use.results[0].type == op.results[0].type:
+        biases = [constant_f32(value, store) for value in use.operands]
+        for bias in biases:
+            if bias is not None and bias.size == k and bias.shape[-1:] == (k,):
+                yield use, bias.reshape(k)
+                op = use
+    yield from ((node, None) for node in activations(op))
+
+
+@dataclass(frozen=True)
+class OnnxMatmulToConvPass(ModulePass):
+    """Let a convolution of 1x1 compute a MatMul of stacked matrices by one constant matrix.
+
+    Why: all rows are multiplied by the same weights, as the pixels of an image are. The array keeps weights for pixels,
+    and fetches them again for each image, which rows of a matrix of rank 2 would be.
+
+        %0 = onnx.node "MatMul"(%x, %w) : (tensor<1x40x120xf32>, tensor<120x96xf32>) -> tensor<1x40x96xf32>
+
+    becomes
+
+        %1 = onnx.node "Reshape"(%x, …)            : … -> tensor<1x1x40x120xf32>
+        %2 = onnx.node "Transpose"(%1) {perm = …}  : … -> tensor<1x120x1x40xf32>
+        %3 = onnx.node "Conv"(%2, %weights)        : … -> tensor<1x96x1x40xf32>
+        %4 = onnx.node "Transpose"(%3) {perm = …}  : … -> tensor<1x1x40x96xf32>
+        %0 = onnx.node "Reshape"(%4, …)            : … -> tensor<1x40x96xf32>
+
+    The host turns the matrices. The Add of a bias, and Relu, LeakyRelu, Clip and PRelu come before they are turned back.
+    """
+
+    name = "onnx-matmul-to-conv"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place."""
+        block = main_function(op).body.block
+        names = Names(block)
+        for node in list(block.ops):
+            if isinstance(node, NodeOp) and opset_imports(op)[""] >= LEAST_OPSET:
+                _rewrite(node, weights_of(ctx), names)
