@@ -75,7 +75,7 @@ class OnnxMatmulToConvPass(ModulePass):
         %4 = onnx.node "Transpose"(%3) {perm = …}  : … -> tensor<1x1x40x96xf32>
         %0 = onnx.node "Reshape"(%4, …)            : … -> tensor<1x40x96xf32>
 
-    The host turns the matrices. The Add of a bias, and Relu, LeakyRelu, Clip and PRelu come before they are turned back.
+    The host turns the matrices. Bias, Relu, LeakyRelu, Clip and PRelu after the product come before they turn back.
     """
 
     name = "onnx-matmul-to-conv"
