@@ -180,19 +180,35 @@ RESHAPED = {
         y = Erf (r)
         z = Conv <pads = [1, 1, 1, 1]> (c, t)
     }""",
-}
-# Of two shapes, and of images that are counted otherwise, the value stays in the GLB.
-RESIDENT = {
     "two shapes": """g (float[N, 3, 10, 8] x) => (float[N, 9, 80] y, float[N, 9, 10, 8] z) {
         c = Conv <pads = [1, 1, 1, 1]> (x, v)
         r = Reshape (c, flat)
         y = Erf (r)
         z = Erf (c)
     }""",
-    "images": """g (float[2, 3, 10, 8] x) => (float[18, 80] y) {
+    "images": """g (float[N, 3, 10, 8] x) => (float[M, 80] y) {
         c = Conv <pads = [1, 1, 1, 1]> (x, v)
         r = Reshape (c, images)
         y = Erf (r)
+    }""",
+    "from the host": """g (float[N, 3, 10, 8] x) => (float[N, 4, 8, 10] y, float[N, 9, 80] z) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        e = Erf (c)
+        r = Reshape (e, turned)
+        y = Conv <pads = [1, 1, 1, 1]> (r, t)
+        f = Reshape (r, flat)
+        z = Erf (f)
+    }""",
+}
+# The user reads it in two shapes, or in images that are counted otherwise: the value stays in the GLB.
+RESIDENT = {
+    "two shapes": """g (float[N, 3, 10, 8] x) => (float[N, 9, 80] y, float[N, 9, 10, 8] c) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        y = Reshape (c, flat)
+    }""",
+    "images": """g (float[2, 3, 10, 8] x) => (float[18, 80] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, v)
+        y = Reshape (c, images)
     }""",
 }
 
@@ -205,7 +221,7 @@ def reshaped(text: str, folder: Path) -> Path:
         "v": noise(3, 9, 3, 3, 3),
         "t": noise(4, 4, 9, 3, 3),
     }
-    shapes = {"flat": np.array([0, 9, -1]), "images": np.array([18, 80])}
+    shapes = {"flat": np.array([0, 9, -1]), "images": np.array([-1, 80]), "turned": np.array([0, 9, 8, 10])}
     used = {name: array for name, array in (arrays | shapes).items() if re.search(rf"\b{name}\)", text)}
     return save(model(text, **used), folder / "net.onnx")
 

@@ -20,7 +20,15 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.main_function import main_function
 from cnncc.numerics import dequantise, quantise
-from cnncc.passes._onnx.layers import ClampLayer, ConcatLayer, LeakyLayer, PoolLayer, StaysOnHost, is_tensor_of
+from cnncc.passes._onnx.layers import (
+    ClampLayer,
+    ConcatLayer,
+    LeakyLayer,
+    PoolLayer,
+    ReshapeLayer,
+    StaysOnHost,
+    is_tensor_of,
+)
 from cnncc.passes._onnx.quantised_layers import (
     AnyLayer,
     Codes,
@@ -170,8 +178,10 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
     match placement.layers[node]:
         case QuantizeLayer() as layer if not _gives_codes(node, layer, placement):
             return "its input has other integers on the array, or none"
-        case DequantizeLayer() if all(user in placement.reasons for user in _users(node)):
+        case DequantizeLayer() | ReshapeLayer() if all(user in placement.reasons for user in _users(node)):
             return "only the host reads its result"
+        case ReshapeLayer() if node.operands[0].owner in placement.reasons and node.operands[0].has_one_use():
+            return "the host gives its input"
         case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
             return "its bounds lie between integers of its input"
         case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:
