@@ -1,6 +1,6 @@
 """The search for a layer's mapping: which spaces are searched one after the other, how long, and what improves. No IR.
 
-1. The fastest mapping. A network's first layer has one longer search (CHAIN-1). The others have up to five:
+1. The fastest mapping. A network's first layer has one longer search (CHAIN-1). The others have up to six:
 
    | search | where |
    |---|---|
@@ -9,6 +9,7 @@
    | in a tight budget | the best is far from the bound (SPACE-13) |
    | a longer one | much less may do (BOUND-6) |
    | a local one | the best is a little above the bound (LOCAL-1) |
+   | of its rows as pixels | it is a matrix product of several rows (ROWS-1) |
 
 2. With prices: the front of cheaper mappings (FRONT-1).
 """
@@ -26,7 +27,8 @@ from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
-from cnncc.mapper.prices import Prices
+from cnncc.mapper.prices import NOTHING, Prices
+from cnncc.mapper.rows_as_pixels import as_image, of_rows, tradeoffs, undominated
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
@@ -70,6 +72,9 @@ class SearchTask:
         if self.budget.streamed and not tight:
             far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
             each = self._front(True, each, self.prices) if each[0].cost > far else each
+        if (image := self._image()) and (of_image := image.search()):
+            mappings = [of_rows(one.mapping) for one in of_image.front]
+            each = undominated([*each, *tradeoffs(shape, arch, self.budget, mappings, costs)])
         last = each[-1]
         least = min(best.least, last.cycles)
         return replace(best, mapping=last.mapping, cycles=last.cycles, least=least, front=each)
@@ -85,7 +90,25 @@ class SearchTask:
         if not may_have_mapping(self.shape, self.arch, self.budget, self.dataflow):
             return None
         effort = self.effort if self.budget.prefetched else self.effort.of_first_layer()  # CHAIN-1
-        return replace(self, effort=effort)._with_second_tries() or self._smallest()
+        best = replace(self, effort=effort)._with_second_tries() or self._smallest()
+        image = self._image()
+        return self._with_rows(best, image._fastest()) if best and image else best
+
+    def _image(self) -> SearchTask | None:
+        """The search for a convolution whose pixels are the rows of this matrix product (ROWS-1)."""
+        image = as_image(self.shape, self.budget)
+        return image and replace(self, shape=image)
+
+    def _with_rows(self, best: Result, of_image: Result | None) -> Result:
+        """The best result, or a faster mapping of the image (ROWS-1)."""
+        if of_image is None:
+            return best
+        mappings = [of_rows(mapping) for mapping in (of_image.mapping, *(other for other, _ in of_image.others))]
+        for other in islice(tradeoffs(self.shape, self.arch, self.budget, mappings, NOTHING), 1):
+            if other.cycles < best.cycles:
+                least, run = min(best.least, other.cycles), best.run + of_image.run
+                best = replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
+        return best
 
     def _smallest(self) -> Result | None:
         """SPACE-15: the smallest mapping, if it has room."""

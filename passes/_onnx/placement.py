@@ -44,6 +44,7 @@ from cnncc.passes._onnx.scale_groups import ScaleGroups, moves_integers, scale_k
 from cnncc.weights import WeightStore
 
 HOST = "onnx.host"  # module attribute: operators that the host computes, by name
+RESHAPE = "a Reshape beside host nodes is free"  # users can change nothing about it: no segment names it
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,10 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
     match placement.layers[node]:
         case QuantizeLayer() as layer if not _gives_codes(node, layer, placement):
             return "its input has other integers on the array, or none"
-        case DequantizeLayer() | ReshapeLayer() if all(user in placement.reasons for user in _users(node)):
+        case DequantizeLayer() if all(user in placement.reasons for user in _users(node)):
             return "only the host reads its result"
-        case ReshapeLayer() if node.operands[0].owner in placement.reasons and node.operands[0].has_one_use():
-            return "the host gives its input"
+        case ReshapeLayer() if _belongs_to_host(node, placement):
+            return RESHAPE
         case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
             return "its bounds lie between integers of its input"
         case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:
@@ -208,6 +209,13 @@ def _is_stranded(node: NodeOp, placement: Placement) -> bool:
     return all(
         isinstance(user, ReturnOp) or user in placement.reasons or _quantises(user, placement) for user in _users(node)
     )
+
+
+def _belongs_to_host(node: NodeOp, placement: Placement) -> bool:
+    """Whether only the host reads what a Reshape gives, or only the Reshape reads what the host gives."""
+    value = node.operands[0]
+    is_first = value.owner in placement.reasons and value.has_one_use()
+    return is_first or all(user in placement.reasons for user in _users(node))
 
 
 def _quantises(user: Operation, placement: Placement) -> bool:
@@ -312,7 +320,8 @@ def _segment(outputs: list[SSAValue], level: int, stage: dict[NodeOp, int], plac
     nodes = [node for node in placement.reasons if node in needed]
     taken = dict.fromkeys(value for node in nodes for value in node.operands)
     inputs = [value for value in taken if _is_input(value, needed)]
-    reasons = dict.fromkeys(f"{node.label()}: {placement.reasons[node]}" for node in nodes)
+    named = [node for node in nodes if placement.reasons[node] != RESHAPE]
+    reasons = dict.fromkeys(f"{node.label()}: {placement.reasons[node]}" for node in named)
     return HostSegment(nodes, inputs, outputs, "; ".join(reasons) or "the output is constant")
 
 

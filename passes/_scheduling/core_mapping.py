@@ -115,8 +115,10 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     frame = replace(shape, sizes=replace(shape.sizes, n=stripes))
     budget = GlbBudget(arch.glb.words, residual=layer.residual is not None)
     mapping = whole_mapping(searched(SearchTask(frame, arch, budget)))
-    if mapping is None or not mapping.loops or mapping.loops[0].dim != "n":
+    if mapping is None or all(loop.dim != "n" for loop in mapping.loops):
         return mapping
+    if mapping.loops[0] != Loop("n"):
+        return None  # it computes pixels of several stripes together (ROWS-1)
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
     return Mapping(mapping.loops[1:], tuple(stages))
 
