@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from cli_cases import done, noise
 from conv_grid_cases import Case as Layer
 from examples import SEED, examples
+from frontend_models import model, saved
 from nest_cases import layer_of
 from random_search import Case
 from test_conv_grid import unmapped
@@ -96,3 +99,13 @@ def test_other_layers_have_no_such_image(layer: Layer) -> None:
 
 def test_streamed_rows_come_one_by_one() -> None:
     assert as_image(shape_of(product()), GlbBudget(1000, frozenset({"ifmap"}))) is None
+
+
+def test_a_certificate_says_no_more_than_a_bound(tmp_path: Path) -> None:
+    """What it looks at otherwise has no such mappings."""
+    path = saved(model("g (float[6, 8] x) => (float[6, 5] y) { y = MatMul (x, w) }", w=noise(1, 8, 5)), tmp_path)
+    done("estimate", path, "--arch", "spatial-4x4", "--certificate", tmp_path / "c.json")
+    (entry,) = json.loads((tmp_path / "c.json").read_text())["layers"]
+    assert entry["least"] <= 6 * 8 * 5 / 16 < entry["cycles"] and not entry["proven"]
+    text = done("estimate", path, "--arch", "spatial-4x4", "--check-certificate", tmp_path / "c.json").stdout
+    assert "by products and streamed words" in text

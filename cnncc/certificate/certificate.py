@@ -81,7 +81,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
         if best is None:
             continue
         least = best.least
-        if budget.streamed or not whole_space.weights_fit(shape, arch, budget.words):
+        if budget.streamed or not whole_space.is_enumerated(shape, arch, budget.words):
             bound = streamed_least(shape, arch, budget.streamed, budget.words)
             least = min(least, int(_stated(bound, best.cycles)))
         plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.PREFETCHED)
@@ -207,7 +207,7 @@ def _checked(
         raise Refusal(
             f"it is said to be {'' if entry['proven'] else 'not '}proven, with {cycles:,} and {least:,} cycles"
         )
-    if streamed or not whole_space.weights_fit(shape, arch, budget):
+    if streamed or not whole_space.is_enumerated(shape, arch, budget):
         bound = min(cycles, streamed_least(shape, arch, streamed, budget))
         if bound < least:
             raise Refusal(f"some mapping may take {bound:,} cycles, fewer than {least:,}")

@@ -377,7 +377,12 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 # -- where operands move -----------------------------------------------------------------------------------------------
 
 
-def weights_fit(shape: LayerShape, arch: Arch, budget: int) -> bool:
-    """Whether all weights and parameters fit the GLB, resident if no activation is streamed (SPACE-12)."""
-    owners = shape.sizes.h * shape.sizes.w if shape.per_position else shape.sizes.k
-    return shape.weight_words + shape.params * arch.words_per_param * owners <= budget
+def is_enumerated(shape: LayerShape, arch: Arch, budget: int) -> bool:
+    """Whether `look` has all mappings of a layer if no activation is streamed.
+
+    All weights and parameters fit the GLB then (SPACE-12). Products of several rows have others (ROWS-1).
+    """
+    sizes = shape.sizes
+    owners = sizes.h * sizes.w if shape.per_position else sizes.k
+    has_rows = shape.is_mac and sizes.n > 1 and sizes.h == sizes.w == 1
+    return not has_rows and shape.weight_words + shape.params * arch.words_per_param * owners <= budget
