@@ -8,6 +8,7 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.context import weights_of
@@ -23,8 +24,11 @@ from cnncc.weights import Array, WeightStore
 LEAST_OPSET = 7  # before, an Add broadcasts by an attribute; Reshape takes the shape as an input
 
 
-def _rewrite(op: NodeOp, store: WeightStore, names: Names) -> None:
-    """Replace `op` and the bias and activations after it, if it is a MatMul of rank 3 or more by a constant matrix."""
+def _rewrite(op: NodeOp, store: WeightStore, names: Names, images: dict[SSAValue, SSAValue]) -> None:
+    """Replace `op` and the bias and activations after it, if it is a MatMul of rank 3 or more by a constant matrix.
+
+    images: those that were turned into matrices, to which the new one is added. They need not be turned back.
+    """
     if not op.is_op("MatMul") or len(op.operands) != 2:
         return
     stack, weights = op.operands[0], constant_f32(op.operands[1], store)
@@ -36,14 +40,18 @@ def _rewrite(op: NodeOp, store: WeightStore, names: Names) -> None:
     after, rows = list(_after(op, store, k)), prod(dims[:-1])
     new = Replacement([op, *(node for node, _ in after)], store, names)
     image = (1, rows) if rows <= MOST_SIDE else (rows // dims[-2], dims[-2])
-    value = new.reshaped(stack, (1, *image, c))
-    value = new.node("Transpose", [value], (1, c, *image), {"perm": ints([0, 3, 1, 2])})
+    value = images.get(stack)
+    if value is None:
+        value = new.reshaped(stack, (1, *image, c))
+        value = new.node("Transpose", [value], (1, c, *image), {"perm": ints([0, 3, 1, 2])})
     value = new.node("Conv", [value, new.constant(weights.T[:, :, None, None])], (1, k, *image), old=op)
     for node, bias in after:
         others = node.operands[1:] if bias is None else [new.constant(bias[:, None, None])]
         value = new.again(node, value, others)
-    value = new.node("Transpose", [value], (1, *image, k), {"perm": ints([0, 2, 3, 1])})
-    new.finish(new.reshaped(value, (*dims[:-1], k)))
+    turned = new.node("Transpose", [value], (1, *image, k), {"perm": ints([0, 2, 3, 1])})
+    result = new.reshaped(turned, (*dims[:-1], k))
+    images[result] = value
+    new.finish(result)
 
 
 def _after(op: NodeOp, store: WeightStore, k: int) -> Iterator[tuple[NodeOp, Array | None]]:
@@ -81,9 +89,9 @@ class OnnxMatmulToConvPass(ModulePass):
     name = "onnx-matmul-to-conv"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrite in place."""
+        """Rewrite in place; matrices that nothing reads any more stay for onnx-dead-code."""
         block = main_function(op).body.block
-        names = Names(block)
+        names, images = Names(block), dict[SSAValue, SSAValue]()
         for node in list(block.ops):
             if isinstance(node, NodeOp) and opset_imports(op)[""] >= LEAST_OPSET:
-                _rewrite(node, weights_of(ctx), names)
+                _rewrite(node, weights_of(ctx), names, images)
