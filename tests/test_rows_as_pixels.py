@@ -1,4 +1,4 @@
-"""Matrix products of several rows (ROWS-1): their mappings run, as predicted, and take far fewer cycles."""
+"""Matrix products of several rows (LOCAL-5): their mappings run, as predicted, and take far fewer cycles."""
 
 from __future__ import annotations
 

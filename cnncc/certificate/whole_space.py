@@ -380,7 +380,7 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 def is_enumerated(shape: LayerShape, arch: Arch, budget: int) -> bool:
     """Whether `look` has all mappings of a layer if no activation is streamed.
 
-    All weights and parameters fit the GLB then (SPACE-12). Products of several rows have others (ROWS-1).
+    All weights and parameters fit the GLB then (SPACE-12). Products of several rows have others (LOCAL-5).
     """
     sizes = shape.sizes
     owners = sizes.h * sizes.w if shape.per_position else sizes.k

@@ -9,7 +9,7 @@
    | in a tight budget | the best is far from the bound (SPACE-13) |
    | a longer one | much less may do (BOUND-6) |
    | a local one | the best is a little above the bound (LOCAL-1) |
-   | of its rows as pixels | it is a matrix product of several rows (ROWS-1) |
+   | of its rows as pixels | it is a matrix product of several rows (LOCAL-5) |
 
 2. With prices: the front of cheaper mappings (FRONT-1).
 """
@@ -95,12 +95,12 @@ class SearchTask:
         return self._with_rows(best, image._fastest()) if best and image else best
 
     def _image(self) -> SearchTask | None:
-        """The search for a convolution whose pixels are the rows of this matrix product (ROWS-1)."""
+        """The search for a convolution whose pixels are the rows of this matrix product (LOCAL-5)."""
         image = as_image(self.shape, self.budget)
         return image and replace(self, shape=image)
 
     def _with_rows(self, best: Result, of_image: Result | None) -> Result:
-        """The best result, or a faster mapping of the image (ROWS-1)."""
+        """The best result, or a faster mapping of the image (LOCAL-5)."""
         if of_image is None:
             return best
         mappings = [of_rows(mapping) for mapping in (of_image.mapping, *(other for other, _ in of_image.others))]

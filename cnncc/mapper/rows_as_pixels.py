@@ -1,4 +1,4 @@
-"""Products of a matrix with several rows: mappings of the convolution whose pixels are the rows (ROWS-1). No IR."""
+"""Products of a matrix with several rows: mappings of the convolution whose pixels are the rows (LOCAL-5). No IR."""
 
 from __future__ import annotations
 

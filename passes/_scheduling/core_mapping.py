@@ -118,7 +118,7 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     if mapping is None or all(loop.dim != "n" for loop in mapping.loops):
         return mapping
     if mapping.loops[0] != Loop("n"):
-        return None  # it computes pixels of several stripes together (ROWS-1)
+        return None  # it computes pixels of several stripes together (LOCAL-5)
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
     return Mapping(mapping.loops[1:], tuple(stages))
 
