@@ -19,7 +19,7 @@ from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.main_function import main_function
-from cnncc.passes._onnx.replacement import Names
+from cnncc.passes._onnx.replacement import NodeNames
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
 
@@ -35,7 +35,7 @@ LEAST_OPSET = 5  # Reshape takes the shape as an input
 @dataclass
 class _Images:
     store: WeightStore
-    names: Names
+    names: NodeNames
     of_line: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
     """The image n c 1 w with the elements of a line n c w."""
 
@@ -162,7 +162,7 @@ class Onnx1dTo2dPass(ModulePass):
         if opset_imports(op)[""] < LEAST_OPSET:
             return
         block = main_function(op).body.block
-        images = _Images(weights_of(ctx), Names(block))
+        images = _Images(weights_of(ctx), NodeNames(block))
         for node in list(block.ops):
             if isinstance(node, NodeOp):
                 images.rewrite(node)

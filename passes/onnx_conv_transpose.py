@@ -19,7 +19,7 @@ from cnncc.main_function import main_function
 from cnncc.numerics import Floats
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
-from cnncc.passes._onnx.replacement import Names, Replacement, activations, dims_of, ints
+from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, dims_of, ints
 from cnncc.weights import Array, WeightStore
 
 LEAST_OPSET = 5  # Reshape takes the shape as an input
@@ -185,7 +185,7 @@ def _order(axes: Sequence[_Axis], k: int) -> Array:
     return order.reshape(-1)
 
 
-def _rewrite(op: NodeOp, store: WeightStore, names: Names, opset: int) -> None:
+def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, opset: int) -> None:
     """Replace `op` by convolutions, if it is a ConvTranspose of images with constant weights."""
     if not op.is_op("ConvTranspose") or len(op.operands) < 2:
         return
@@ -232,7 +232,7 @@ class OnnxConvTransposePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
         opset, block = opset_imports(op)[""], main_function(op).body.block
-        names = Names(block)
+        names = NodeNames(block)
         for node in list(block.ops):
             if isinstance(node, NodeOp) and opset >= LEAST_OPSET:
                 _rewrite(node, weights_of(ctx), names, opset)

@@ -17,14 +17,14 @@ from cnncc.frontend.export_onnx import opset_imports
 from cnncc.main_function import main_function
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
-from cnncc.passes._onnx.replacement import Names, Replacement, activations, dims_of, ints
+from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, dims_of, ints
 from cnncc.passes._onnx.windows import MOST_SIDE
 from cnncc.weights import Array, WeightStore
 
 LEAST_OPSET = 7  # before, an Add broadcasts by an attribute; Reshape takes the shape as an input
 
 
-def _rewrite(op: NodeOp, store: WeightStore, names: Names, images: dict[SSAValue, SSAValue]) -> None:
+def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, images: dict[SSAValue, SSAValue]) -> None:
     """Replace `op` and the bias and activations after it, if it is a MatMul of rank 3 or more by a constant matrix.
 
     images: those that were turned into matrices, to which the new one is added. They need not be turned back.
@@ -91,7 +91,7 @@ class OnnxMatmulToConvPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; matrices that nothing reads any more stay for onnx-dead-code."""
         block = main_function(op).body.block
-        names, images = Names(block), dict[SSAValue, SSAValue]()
+        names, images = NodeNames(block), dict[SSAValue, SSAValue]()
         for node in list(block.ops):
             if isinstance(node, NodeOp) and opset_imports(op)[""] >= LEAST_OPSET:
                 _rewrite(node, weights_of(ctx), names, images)

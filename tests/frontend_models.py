@@ -11,9 +11,13 @@ import onnxruntime
 from xdsl.dialects import builtin, func
 from xdsl.parser import Parser
 
+from cnncc.api import CompileOptions, compile_model, run
 from cnncc.context import CompilerContext
-from cnncc.dialects.onnx import ONNX
+from cnncc.dialects.onnx import ONNX, NodeOp
 from cnncc.dialects.weights import WEIGHTS
+from cnncc.eval.onnx import evaluate
+from cnncc.frontend.import_onnx import import_onnx
+from cnncc.util.progress import silent
 
 DATA = Path(__file__).parent / "data"
 
@@ -93,3 +97,36 @@ def random_inputs(module: builtin.ModuleOp, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     values = zip(input_names(module), main_arguments(module), strict=True)
     return {name: rng.standard_normal(value.type.get_shape()).astype(np.float32) for name, value in values}
+
+
+def op_types(module: builtin.ModuleOp) -> list[str]:
+    return [op.op_type.data for op in module.walk() if isinstance(op, NodeOp)]
+
+
+def rewritten(proto: onnx.ModelProto, folder: Path, *passes: Any, tolerance: float = 0.0) -> builtin.ModuleOp:
+    """Import, apply `passes`, and compare all outputs; the module after."""
+    ctx = context()
+    module = import_onnx(saved(proto, folder), ctx)
+    inputs = random_inputs(module)
+    before = evaluate(module, ctx.weights, inputs)
+    for one in passes:
+        one.apply(ctx, module)
+        module.verify()
+    after = evaluate(module, ctx.weights, inputs)
+    assert list(before) == list(after)
+    for name, want in before.items():
+        bound = tolerance * float(np.abs(want).max())
+        np.testing.assert_allclose(after[name], want, rtol=0, atol=bound, strict=True)
+        assert np.ptp(want) > 0  # one value everywhere would prove nothing
+    assert_prints_and_parses(module, ctx, folder)
+    return module
+
+
+def on_array(path: Path, data: dict[str, Any]) -> tuple[list[bytes], float]:
+    """The host segments of the network on spatial-4x4, and the SQNR of its output y against onnxruntime, in dB."""
+    binary = compile_model(path, CompileOptions("spatial-4x4"), data, remark=silent)
+    outputs = run(binary, data)["y"]
+    images = [{name: values[i : i + 1] for name, values in data.items()} for i in range(len(outputs))]
+    expected = np.concatenate([run_file(path, image)[0] for image in images])
+    error = np.square(outputs - expected).sum() / np.square(expected).sum()
+    return list(binary.segments), float(-10 * np.log10(error))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from frontend_models import assert_prints_and_parses, context, model, random_inputs, saved
+from frontend_models import context, model, op_types, random_inputs, rewritten, saved
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,29 +37,6 @@ RNG = np.random.default_rng(7)
 
 def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-def op_types(module) -> list[str]:
-    return [op.op_type.data for op in module.walk() if isinstance(op, NodeOp)]
-
-
-def rewritten(proto: onnx.ModelProto, folder: Path, *passes, tolerance: float = 0.0):
-    """Import, apply `passes`, and compare all outputs; the module after."""
-    ctx = context()
-    module = import_onnx(saved(proto, folder), ctx)
-    inputs = random_inputs(module)
-    before = evaluate(module, ctx.weights, inputs)
-    for one in passes:
-        one.apply(ctx, module)
-        module.verify()
-    after = evaluate(module, ctx.weights, inputs)
-    assert list(before) == list(after)
-    for name, want in before.items():
-        bound = tolerance * float(np.abs(want).max())
-        np.testing.assert_allclose(after[name], want, rtol=0, atol=bound, strict=True)
-        assert np.ptp(want) > 0  # one value everywhere would prove nothing
-    assert_prints_and_parses(module, ctx, folder)
-    return module
 
 
 def test_frontend_passes_are_registered() -> None:

@@ -374,6 +374,24 @@ def test_quant_lowering_contiguous_host_nodes_are_one_segment() -> None:
     assert min(decibels(want[name], got[name]) for name in want) > 60
 
 
+def test_quant_lowering_a_reshape_is_in_the_segment_that_reads_it() -> None:
+    """Its operand is there long before; a segment of its own would move it to the host and back."""
+    nodes = [
+        conv("c"),
+        node("Reshape", ["c", "flat"], ["r"], name="r"),
+        node("Tanh", ["c"], ["t"], name="t"),
+        node("Conv", ["t", "v"], ["d"], name="/d/Conv"),
+        node("Reshape", ["d", "flat"], ["e"], name="e"),
+        node("Mul", ["r", "e"], ["y"], name="m"),
+    ]
+    module, want, got = lowered(nodes, X, ["y"], {**W, "v": normal(5, 5, 1, 1), "flat": np.array([0, 5, -1])})
+    first, second = hosts(module)
+    assert first.reason.data == "Tanh node 't': the array has no such operator"
+    assert second.reason.data == "Mul node 'm': the array has no such operator"
+    assert (len(first.outputs), len(second.inputs)) == (1, 2)
+    assert decibels(want["y"], got["y"]) > 60
+
+
 def test_quant_lowering_shapes_are_computed_inside_segments() -> None:
     """An int64 value never crosses: its node is repeated in each segment that needs it."""
     nodes = [

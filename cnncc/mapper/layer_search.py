@@ -104,11 +104,11 @@ class SearchTask:
         if of_image is None:
             return best
         mappings = [of_rows(mapping) for mapping in (of_image.mapping, *(other for other, _ in of_image.others))]
-        for other in islice(tradeoffs(self.shape, self.arch, self.budget, mappings, NOTHING), 1):
-            if other.cycles < best.cycles:
-                least, run = min(best.least, other.cycles), best.run + of_image.run
-                best = replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
-        return best
+        other = next(tradeoffs(self.shape, self.arch, self.budget, mappings, NOTHING), None)
+        if other is None or other.cycles >= best.cycles:
+            return best
+        least, run = min(best.least, other.cycles), best.run + of_image.run
+        return replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
 
     def _smallest(self) -> Result | None:
         """SPACE-15: the smallest mapping, if it has room."""

@@ -18,7 +18,7 @@ from cnncc.window import Window
 def as_image(shape: LayerShape, budget: GlbBudget) -> LayerShape | None:
     """The convolution of one image whose pixels are the rows of a matrix product.
 
-    None for other layers, for a single row, and where an activation is streamed, which rows are one by one.
+    None for other layers, for a single row, and where an activation is streamed: its rows come one by one.
     """
     sizes = shape.sizes
     is_product = shape.is_mac and not shape.channelwise and shape.shuffle == 1 and shape.window == Window((1, 1))

@@ -265,13 +265,16 @@ def _keeps_codes(node: NodeOp, layer: ClampLayer, placement: Placement) -> bool:
 
 
 def stages(placement: Placement) -> dict[NodeOp, int]:
-    """The stage of every node."""
+    """The stage of every node. A Reshape that only the host reads is in that of its first reader."""
     stage: dict[NodeOp, int] = {}
     for op in placement.block.ops:
         if isinstance(op, NodeOp):
             on_array = op in placement.layers
             producers = [value.owner for value in op.operands if isinstance(value.owner, NodeOp)]
             stage[op] = max((stage[node] + (on_array and node in placement.reasons) for node in producers), default=0)
+    for op in reversed([op for op, reason in placement.reasons.items() if reason == RESHAPE]):
+        if all(user in placement.reasons for user in _users(op)):
+            stage[op] = min(stage[user] for user in _users(op) if isinstance(user, NodeOp))
     return stage
 
 

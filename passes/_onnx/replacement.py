@@ -20,7 +20,7 @@ from cnncc.weights import Array, WeightStore
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "PRelu")
 
 
-class Names:
+class NodeNames:
     """The names of a network's nodes: onnxruntime wants each of them once."""
 
     def __init__(self, block: Block) -> None:
@@ -48,7 +48,7 @@ class Replacement:
 
     nodes: Sequence[NodeOp]
     store: WeightStore
-    names: Names
+    names: NodeNames
 
     def __post_init__(self) -> None:
         self.names.release(self.nodes)
