@@ -70,8 +70,8 @@ def _after(op: NodeOp, store: WeightStore, k: int) -> Iterator[tuple[NodeOp, Arr
 class OnnxMatmulToConvPass(ModulePass):
     """Let a convolution of 1x1 compute a MatMul of stacked matrices by one constant matrix.
 
-    Why: all rows are multiplied by the same weights, as the pixels of an image are. The array keeps weights for pixels,
-    and fetches them again for each image, which rows of a matrix of rank 2 would be.
+    Why: all rows are multiplied by the same weights, as the pixels of an image are. Rows of a matrix of rank 2 would be
+    images, which come one by one where they are streamed (LOCAL-5), and each fetches all weights.
 
         %0 = onnx.node "MatMul"(%x, %w) : (tensor<1x40x120xf32>, tensor<120x96xf32>) -> tensor<1x40x96xf32>
 
