@@ -84,7 +84,7 @@ def _words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> tuple[int, int]:
 
 
 def _moved(shape: LayerShape, budget: GlbBudget) -> Iterator[int]:
-    """Words of ifmap and weights for each size of blocks."""
+    """Words of ifmap and weights for each size of blocks, of one image or of the same rows of all (LOCAL-5)."""
     s, streamed = shape.sizes, budget.streamed
     if not streamed:
         yield shape.weight_words
@@ -93,13 +93,13 @@ def _moved(shape: LayerShape, budget: GlbBudget) -> Iterator[int]:
     for of_image, block, image in _blocks(shape, streamed):
         if (free := budget.words - block) < of_channel and shape.weight_words > free:
             if free >= 0:  # slices of weights inside a channel: they come for each block
-                yield image + shape.weight_words * s.n * of_image
+                yield image + shape.weight_words * of_image
         elif shape.weight_words <= free:
             yield image + shape.weight_words
         else:
             k_blocks = -(-shape.tiled_together // (free // of_channel))
             image_again = image * (1 if shape.channelwise else k_blocks)
-            yield min(image + shape.weight_words * s.n * of_image, image_again + shape.weight_words * s.n)
+            yield min(image + shape.weight_words * of_image, image_again + shape.weight_words)
 
 
 def _blocks(shape: LayerShape, streamed: frozenset[str]) -> Iterator[tuple[int, int, int]]:

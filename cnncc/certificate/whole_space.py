@@ -380,9 +380,9 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 def is_enumerated(shape: LayerShape, arch: Arch, budget: int) -> bool:
     """Whether `look` has all mappings of a layer if no activation is streamed.
 
-    All weights and parameters fit the GLB then (SPACE-12). Products of several rows have others (LOCAL-5).
+    All weights and parameters fit the GLB then (SPACE-12). Several images have others (LOCAL-5).
     """
     sizes = shape.sizes
     owners = sizes.h * sizes.w if shape.per_position else sizes.k
-    has_rows = shape.is_mac and sizes.n > 1 and sizes.h == sizes.w == 1
-    return not has_rows and shape.weight_words + shape.params * arch.words_per_param * owners <= budget
+    is_alone = sizes.n == 1 or shape.per_position
+    return is_alone and shape.weight_words + shape.params * arch.words_per_param * owners <= budget

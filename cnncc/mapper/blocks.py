@@ -248,12 +248,12 @@ class Blocks:
         """BOUND-20. Words from DRAM at least: image, residual, parameters, and weights. image: words of the image.
 
         Weights come once if all of them fit beside a block, or those of a block of k inside which the image runs. Else
-        they come once for each block of the image.
+        they come once for each block of the image, of all images together (LOCAL-5).
         """
         sizes, weights, free = self.shape.sizes, self.shape.weight_words, self.budget.words - self.least_words
         of_block = self.k.sizes[self.kk] * sizes.c * sizes.r * sizes.s
         once = self.k_outside & (of_block <= free) & (self.groups_inside == 1)
-        again = np.where(weights <= free, weights, weights * sizes.n * np.where(once, 1, self.of_image))
+        again = np.where(weights <= free, weights, weights * np.where(once, 1, self.of_image))
         return image + again + self.params + self.everything * ("residual" in self.budget.streamed)
 
     def commit(self, partial: Flags | bool) -> PerPlan:

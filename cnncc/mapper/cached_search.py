@@ -125,7 +125,7 @@ def _remember(task: SearchTask, result: Result | None) -> None:
 
 
 def _key(task: SearchTask) -> str:
-    parts = task.shape, task.arch, task.dataflow, task.below, task.quick, task.effort, task.prices
+    parts = task.shape, task.arch, task.dataflow, task.below, task.quick, task.effort, task.prices, task.together
     return disk_cache.key_of("search", sources(), repr(parts), asdict(task.budget))
 
 

@@ -9,7 +9,7 @@
    | in a tight budget | the best is far from the bound (SPACE-13) |
    | a longer one | much less may do (BOUND-6) |
    | a local one | the best is a little above the bound (LOCAL-1) |
-   | of its rows as pixels | it is a matrix product of several rows (LOCAL-5) |
+   | of one tall image | it has several images (LOCAL-5) |
 
 2. With prices: the front of cheaper mappings (FRONT-1).
 """
@@ -28,17 +28,21 @@ from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
 from cnncc.mapper.prices import NOTHING, Prices
-from cnncc.mapper.rows_as_pixels import as_image, of_rows, tradeoffs, undominated
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
+from cnncc.mapper.tall_image import tall_image, tradeoffs, undominated
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What `search` is asked for, without what no result depends on. prices: those of the front, None for none."""
+    """What `search` is asked for, without what no result depends on.
+
+    - prices: those of the front, None for none
+    - together: whether several images may be computed together (LOCAL-5)
+    """
 
     shape: LayerShape
     arch: Arch
@@ -48,6 +52,7 @@ class SearchTask:
     quick: bool = False
     effort: Effort = field(default_factory=lambda: USUAL)
     prices: Prices | None = None
+    together: bool = True
 
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
@@ -72,8 +77,8 @@ class SearchTask:
         if self.budget.streamed and not tight:
             far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
             each = self._front(True, each, self.prices) if each[0].cost > far else each
-        if (image := self._image()) and (of_image := image.search()):
-            mappings = [of_rows(one.mapping) for one in of_image.front]
+        if (tall := self._tall()) and (of_tall := tall.search()):
+            mappings = [one.mapping for one in of_tall.front]
             each = undominated([*each, *tradeoffs(shape, arch, self.budget, mappings, costs)])
         last = each[-1]
         least = min(best.least, last.cycles)
@@ -91,23 +96,23 @@ class SearchTask:
             return None
         effort = self.effort if self.budget.prefetched else self.effort.of_first_layer()  # CHAIN-1
         best = replace(self, effort=effort)._with_second_tries() or self._smallest()
-        image = self._image()
-        return self._with_rows(best, image._fastest()) if best and image else best
+        tall = self._tall()
+        return self._with_images(best, tall._fastest()) if best and tall else best
 
-    def _image(self) -> SearchTask | None:
-        """The search for a convolution whose pixels are the rows of this matrix product (LOCAL-5)."""
-        image = as_image(self.shape, self.budget)
-        return image and replace(self, shape=image)
+    def _tall(self) -> SearchTask | None:
+        """The search for the layer of one tall image (LOCAL-5)."""
+        tall = tall_image(self.shape) if self.together else None
+        return tall and replace(self, shape=tall)
 
-    def _with_rows(self, best: Result, of_image: Result | None) -> Result:
-        """The best result, or a faster mapping of the image (LOCAL-5)."""
-        if of_image is None:
+    def _with_images(self, best: Result, of_tall: Result | None) -> Result:
+        """The best result, or a faster mapping of the tall image (LOCAL-5)."""
+        if of_tall is None:
             return best
-        mappings = [of_rows(mapping) for mapping in (of_image.mapping, *(other for other, _ in of_image.others))]
+        mappings = [of_tall.mapping, *(other for other, _ in of_tall.others)]
         other = next(tradeoffs(self.shape, self.arch, self.budget, mappings, NOTHING), None)
         if other is None or other.cycles >= best.cycles:
             return best
-        least, run = min(best.least, other.cycles), best.run + of_image.run
+        least, run = min(best.least, other.cycles), best.run + of_tall.run
         return replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
 
     def _smallest(self) -> Result | None:

@@ -17,6 +17,8 @@ from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, channel_periods, 
 from cnncc.window import Window
 
 Extents = dict[str, int]
+MOST_BLOCKS = (1 << 16) - 1  # channels of images that a transfer has (`count` of `dma`)
+MOST_IMAGES = 64  # of which a buffer has a part of the channels: each has a transfer of its own
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ class LayerShape:
         """Channels of the image."""
         return self.sizes.c * self.window.group
 
+    def channels_of(self, operand: str) -> int:
+        """Channels of an activation (ifmap, residual, output)."""
+        return self.channels if operand == "ifmap" else self.sizes.k
+
     @property
     def periods(self) -> dict[str, int]:
         """Output channels after which an operand's positions start anew (`channel_periods`)."""
@@ -143,6 +149,14 @@ class ActivationBlock:
     def words(self) -> int:
         """Words of all."""
         return self.images * self.channels * self.plane
+
+    def transfers(self, channels: int, apart: bool = False) -> int:
+        """The transfers that a buffer takes: one, or one for each image where DRAM has other words between.
+
+        channels: of an image in DRAM. apart: whether there are gaps between images.
+        """
+        together = self.channels == channels and not apart and self.images * channels <= MOST_BLOCKS
+        return 1 if together else self.images
 
     @property
     def ring_y(self) -> int:

@@ -8,7 +8,7 @@ from math import prod
 from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import AXES, DIMS, LANES, REDUCTION_DIMS, Loop, Mapping, extents
-from cnncc.model.layer_shape import LayerShape, buffer_words, whole
+from cnncc.model.layer_shape import MOST_IMAGES, LayerShape, buffer_words, inside, stage_block, whole
 from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
 from cnncc.model.register_files import file_words, held_extents
 from cnncc.model.routes import Nest
@@ -19,7 +19,7 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
 
     If one of residual and output is streamed and the other is not, a commit has one start position for both. Then no
     block of the image and no slice of weights is prefetched across an iteration of a loop over n or k. Blocks of k are
-    equal.
+    equal, and have one image.
     """
     staged = mapping.glb_stages
     outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
@@ -30,6 +30,8 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
         doubled = max((stage.depth for stage in staged.values() if stage.buffers > 1), default=0)
         outer = [loop for loop in mapping.loops if not loop.keep]
         if any(loop.dim in "nk" for loop in outer[:doubled]) or (alone.buffers > 1 and shape.sizes.n > 1):
+            return False
+        if inside(shape.sizes, mapping.loops[: alone.depth])["n"] > 1:
             return False
         blocks = [shape.sizes.k, *(loop.step for loop in mapping.loops[: alone.depth] if loop.dim == "k")]
         if any(extent % step for extent, step in pairwise(blocks)):
@@ -43,7 +45,8 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
 def can_run(shape: LayerShape, arch: Arch, mapping: Mapping, residual: bool) -> bool:
     """Whether any mapping can be a program, in a GLB that is large enough."""
     orders = is_legal(shape, mapping, residual) and has_tokens(mapping) and has_few_bodies(shape, mapping)
-    return orders and fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)
+    few = has_few_transfers(shape, mapping)
+    return orders and few and fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)
 
 
 def fits_register_files(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
@@ -113,6 +116,13 @@ def has_few_bodies(shape: LayerShape, mapping: Mapping) -> bool:
     peeled = max((stage.depth for stage in stages if stage.buffers > 1 and stage.operand != "output"), default=0)
     order = WalkOrder(Nest(shape, mapping), frozenset(), peeled)
     return order.bodies_of(WalkPosition(whole(shape.sizes)), 0, peeled) <= MOST_BODIES
+
+
+def has_few_transfers(shape: LayerShape, mapping: Mapping) -> bool:
+    """Whether no block has parts of more images than it may have transfers."""
+    activations = (stage for operand, stage in mapping.glb_stages.items() if operand not in ("weight", "params"))
+    blocks = ((stage.operand, stage_block(shape, mapping.loops, stage)) for stage in activations)
+    return all(block.transfers(shape.channels_of(operand)) <= MOST_IMAGES for operand, block in blocks)
 
 
 def alternates(shape: LayerShape, mapping: Mapping, stage_depth: int) -> bool:

@@ -30,14 +30,15 @@ class Fetch(NamedTuple):
 class Transfers:
     """The transfers of one layer, and the tokens of its loads and commits.
 
+    - apart: whether there are gaps between the images of an operand
     - tokens: the tokens that order them
     - at: the operands of stages inside loops, by depth
     - depths: the depths of stages with two buffers, whose blocks are prefetched
     - slices, opened: as `layer_shape.slices` returns them
     """
 
-    def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore) -> None:
-        self.engines, self.shape = engines, engines.shape
+    def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore, apart: bool) -> None:
+        self.engines, self.shape, self.apart = engines, engines.shape, apart
         self.stages = mapping.glb_stages
         self.doubled = {
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
@@ -96,11 +97,12 @@ class Transfers:
     def _fetched(self, operands: Set[str], at: WalkPosition) -> list[Fetch]:
         fetches: list[Fetch] = []
         for operand in (name for name in ORDER if name in operands):
-            sliced = operand in ("params", "weight")
-            words = self._slice(operand, at) if sliced else self._block(operand, at)
             take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
-            moved = "weights" if sliced else "activations"
-            fetches.append(Fetch(operand, words, self._transfer(moved, words, take, give)))
+            if operand in ("params", "weight"):
+                words = self._slice(operand, at)
+                fetches.append(Fetch(operand, words, self._transfer("weights", words, take, give)))
+            else:
+                fetches += self._block("activations", operand, at, take, give)
         return fetches
 
     def drains(self, depth: int, at: WalkPosition, order: WalkOrder) -> list[Task]:
@@ -110,7 +112,8 @@ class Transfers:
         following = at.following.get(depth)
         seconds = self.seconds(following, order) if following else []
         free = output_free(self.stages["output"])
-        return [*seconds, self._transfer("results", self._block("output", at), Semaphore.OUTPUT_FULL, free)]
+        block = self._block("results", "output", at, Semaphore.OUTPUT_FULL, free)
+        return [*seconds, *(transfer.task for transfer in block)]
 
     def _transfer(self, moved: str, words: int, take: Semaphore, give: Semaphore) -> Task:
         return self.engines.transfer(moved, words, tokens_of(take), tokens_of(give))
@@ -123,10 +126,13 @@ class Transfers:
         indices = at.extent["h"] * at.extent["w"] if self.shape.per_position else channels
         return indices * self.engines.words_per_channel
 
-    def _block(self, operand: str, at: WalkPosition) -> int:
-        """Words of a block of an activation, its padding included."""
-        block = activation_block(self.shape, operand, at.extent)
-        return block.channels * block.plane
+    def _block(self, moved: str, operand: str, at: WalkPosition, take: Semaphore, give: Semaphore) -> list[Fetch]:
+        """A block of an activation, its padding included: the first transfer takes, the last one gives."""
+        block, none = activation_block(self.shape, operand, at.extent), Semaphore.NONE
+        count = block.transfers(self.shape.channels_of(operand), self.apart)
+        words = block.words // count
+        tokens = [(none if i else take, give if i == count - 1 else none) for i in range(count)]
+        return [Fetch(operand, words, self._transfer(moved, words, *each)) for each in tokens]
 
     def since(self) -> set[int]:
         """The depths of the stages that the tokens of loads and commits are about."""

@@ -27,7 +27,7 @@ from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import Loop, Stage
 from cnncc.model.glb_tokens import ORDER, GlbTokens, Semaphore, output_free
-from cnncc.model.layer_shape import activation_block, inside, slices
+from cnncc.model.layer_shape import MOST_IMAGES, activation_block, inside, slices, stage_block
 from cnncc.passes._programs.layer_operands import Operands, buffer_block
 from cnncc.passes._programs.layer_records import Node, Piece, Position, ProgramLayer
 
@@ -56,6 +56,8 @@ class LayerTransfers:
         self.depths = sorted({stage.depth for stage in alternating(self.stages)})
         self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
         self.tokens = GlbTokens(self.stages, layer.full)
+        homes = layer.tensors.homes().items()
+        self.apart = any(home.image != layer.shape.channels_of(name) * home.plane for name, home in homes)
         self._check()
 
     def _refuse(self, why: str) -> Refusal:
@@ -126,25 +128,32 @@ class LayerTransfers:
         return len({(self.stages[operand].depth, self.stages[operand].buffers) for operand in operands}) == 1
 
     def _check_blocks(self, stage: Stage, streamed: list[str]) -> None:
-        outside = self.loops.loops[: stage.depth]
-        if (images := inside(self.layer.shape.sizes, outside)["n"]) > 1:
+        outside, shape = self.loops.loops[: stage.depth], self.layer.shape
+        block = stage_block(shape, self.loops.loops, stage)
+        if block.transfers(shape.channels_of(stage.operand)) > MOST_IMAGES:
             raise self._refuse(
-                f"{stage.operand} is staged in glb image by image, not {images}: inside all loops over n"
+                f"{stage.operand} is staged in glb with {block.channels} channels of {block.images} images: that many "
+                f"transfers, more than {MOST_IMAGES}: with all channels, or inside a loop over n"
             )
-        if stage.operand == "output" and self.layer.shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):
+        if stage.operand == "output" and shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):
             raise self._refuse("channels that are shuffled are staged in glb all at once: outside the loops over k")
         if stage.operand == "ifmap" or not self.layer.tensors.residual or {"residual", "output"} <= set(streamed):
             return
         # A commit starts at one place for both: that of the other counts the loops outside, too, but not in a ring.
         if any(home.ring for name, home in self.layer.tensors.homes().items() if name != "ifmap"):
             return
+        if block.images > 1:
+            raise self._refuse(
+                f"{stage.operand}, of residual and output, is staged in glb alone: then image by image, not "
+                f"{block.images}: inside all loops over n"
+            )
         peeled = self.loops.loops[: self.operands.order.peeled]
-        if {"n", "k"} & {loop.dim for loop in peeled} or (stage.buffers > 1 and self.layer.shape.sizes.n > 1):
+        if {"n", "k"} & {loop.dim for loop in peeled} or (stage.buffers > 1 and shape.sizes.n > 1):
             raise self._refuse(
                 f"{stage.operand}, of residual and output, is staged in glb alone: then no two buffers inside loops "
                 f"over n or k"
             )
-        extent = self.layer.shape.sizes.k
+        extent = shape.sizes.k
         for loop in (loop for loop in outside if loop.dim == "k"):
             if extent % loop.step:
                 raise self._refuse(f"blocks of {loop.step} channels of {extent}, of {stage.operand} alone, must divide")
@@ -196,7 +205,7 @@ class LayerTransfers:
             if operand in ("params", "weight"):
                 result.append(self._slice(operand, at, tokens))
             else:
-                result.append(self._block(A.Direction.IN, operand, at, tokens))
+                result += self._block(A.Direction.IN, operand, at, tokens)
         return result
 
     def drains(self, depth: int, at: Position) -> list[Node]:
@@ -206,7 +215,7 @@ class LayerTransfers:
         following = at.following.get(depth)
         seconds = self._seconds(following) if following else []
         tokens = A.Tokens(int(Semaphore.OUTPUT_FULL), int(output_free(self.stages["output"])))
-        return [*seconds, self._block(A.Direction.OUT, "output", at, tokens)]
+        return [*seconds, *self._block(A.Direction.OUT, "output", at, tokens)]
 
     def _slice(self, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """A slice of weights or params: one block, or one for each output channel if only some of its weights come."""
@@ -239,19 +248,36 @@ class LayerTransfers:
         """Where the buffer of a block begins among those of its stage."""
         return self.operands.buffer(stage, at) % (stage.buffers * self.operands.buffer_words(stage))
 
-    def _block(self, direction: A.Direction, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
-        """Rows of channels of an activation, without those parts that lie in the padding (DMA-1)."""
+    def _block(self, direction: A.Direction, operand: str, at: Position, tokens: A.Tokens) -> list[A.Dma]:
+        """Rows of channels of an activation, without those parts that lie in the padding (DMA-1).
+
+        Of several transfers the first takes the token, and the last gives it.
+        """
         layer, home = self.layer, self.operands.home[operand]
         block, start = activation_block(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
         buffer = buffer_block(layer, self.stages[operand])
         top, left = layer.shape.window.pad[:2] if operand == "ifmap" else (0, 0)
-        plane = layer.tensors.homes()[operand].plane
-        return A.Dma(
-            direction, f"{operand}.dram", operand, words=block.cols, count=block.channels, rows=block.rows,
+        plane, count = (
+            layer.tensors.homes()[operand].plane,
+            block.transfers(layer.shape.channels_of(operand), self.apart),
+        )
+        images = block.images // count  # of a transfer
+        first = A.Dma(
+            direction, f"{operand}.dram", operand, words=block.cols, count=images * block.channels, rows=block.rows,
             dram_offset=start.offset + start.channel * plane, glb_offset=self._buffer(self.stages[operand], at),
             dram_step=plane, glb_step=buffer.plane,
-            y=0 if block.all_rows else start.y - top, x=0 if block.all_cols else start.x - left, tokens=tokens,
+            y=0 if block.all_rows else start.y - top, x=0 if block.all_cols else start.x - left,
         )  # fmt: skip
+        in_dram, in_glb = (of[operand].coordinates["n"].step for of in (self.operands.home, self.operands.glb))
+        return [
+            replace(
+                first,
+                dram_offset=first.dram_offset + image * in_dram,
+                glb_offset=first.glb_offset + image * in_glb,
+                tokens=A.Tokens(0 if image else tokens.take, tokens.give if image + images == block.images else 0),
+            )
+            for image in range(0, block.images, images)
+        ]
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 

@@ -114,11 +114,9 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     stripes = -(-layer.sizes.data.h // rows)
     frame = replace(shape, sizes=replace(shape.sizes, n=stripes))
     budget = GlbBudget(arch.glb.words, residual=layer.residual is not None)
-    mapping = whole_mapping(searched(SearchTask(frame, arch, budget)))
+    mapping = whole_mapping(searched(SearchTask(frame, arch, budget, together=False)))
     if mapping is None or all(loop.dim != "n" for loop in mapping.loops):
         return mapping
-    if mapping.loops[0] != Loop("n"):
-        return None  # it computes pixels of several stripes together (LOCAL-5)
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
     return Mapping(mapping.loops[1:], tuple(stages))
 
