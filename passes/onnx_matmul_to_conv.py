@@ -71,7 +71,7 @@ class OnnxMatmulToConvPass(ModulePass):
     """Let a convolution of 1x1 compute a MatMul of stacked matrices by one constant matrix.
 
     Why: all rows are multiplied by the same weights, as the pixels of an image are. Rows of a matrix of rank 2 would be
-    images, which come one by one where they are streamed (LOCAL-5), and each fetches all weights.
+    images, and a block with a part of the channels has a transfer for each image (LEGAL-5).
 
         %0 = onnx.node "MatMul"(%x, %w) : (tensor<1x40x120xf32>, tensor<120x96xf32>) -> tensor<1x40x96xf32>
 

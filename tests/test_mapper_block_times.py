@@ -446,7 +446,7 @@ def test_blocks_are_those_that_a_walk_over_them_meets(streamed: set[str]) -> Non
         moved = 2 * sum(of_images) * has_image
         free = 300 - int(values["least_words"][cell])
         once = cell[3] == 0 and k * 4 * 6 <= free
-        weights = 144 if free >= 144 else 2 * 144 * (1 if once else len(sides[1]) * len(sides[2]))
+        weights = 144 if free >= 144 else 144 * (1 if once else len(sides[1]) * len(sides[2]))
         results = 240 * len(streamed & {"output", "residual"})
         assert {name: value[cell] for name, value in values.items() if name not in ("legal", "least_words")} == {
             "results": 2 * len(walk),

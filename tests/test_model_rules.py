@@ -84,8 +84,8 @@ def test_a_residual_or_an_output_alone_has_one_start() -> None:
     assert legal(channels, ("output", 2, 1), residual=True, images=1)
     # Nor does another operand come into two buffers inside such a loop; outside of it, it may.
     assert not legal(channels, ("ifmap", 1, 2), ("output", 2, 1), residual=True)
-    assert legal((Loop("h", 3), Loop("k", 4)), ("ifmap", 1, 2), ("output", 2, 1), residual=True)
-    assert not legal(rows[1:], ("output", 1, 2), residual=True)  # two images
+    assert legal((Loop("h", 3), Loop("k", 4)), ("ifmap", 1, 2), ("output", 2, 1), residual=True, images=1)
+    assert not legal(rows[1:], ("output", 1, 1), residual=True)  # a block of two images
 
 
 def test_blocks_of_shuffled_channels_have_all_groups() -> None:

@@ -344,7 +344,7 @@ class Walk:
             if name in outside:
                 takes += f"{taken} " * all(at.firsts[outside[name] :])
                 gives += f"{given} " * all(at.lasts[outside[name] :])
-        pe, steps = self.arch.pe, prod(at.extent.values()) // at.extent["n"]
+        pe, steps = self.arch.pe, prod(at.extent.values())
         self.time.issue("array", pe.start_cycles + steps + pe.finish_cycles, 0, takes, gives)
 
     def durations(self, at: At) -> tuple[int, int, int]:
@@ -356,8 +356,8 @@ class Walk:
             for (out, tap), stride, dilation in zip(("hr", "ws"), case.stride, case.dilation, strict=True)
         )
         shared, sets = self.shared_columns(at)
-        each = lines * extent["c"] * (extent["k"] if self.alone else 1)
-        dims = "khw" if self.alone else "hw"
+        each = extent["n"] * lines * extent["c"] * (extent["k"] if self.alone else 1)
+        dims = "nkhw" if self.alone else "nhw"
         rows, cols = at.pes(at.rows, dims), at.pes(at.cols, dims)
         image = self.load_cycles((columns - shared) * each, rows, cols)
         return weights, image, self.load_cycles(shared * each, rows, sets)
@@ -370,9 +370,9 @@ class Walk:
         if self.alone or self.case.dilation[1] > 1 or not self.case.n2n or self.held["ifmap"] < len(self.loops):
             return 0, 0
         if self.neighbours and at.pes(at.cols, "w") > 1:
-            sets = at.pes(at.cols, "h")
+            sets = at.pes(at.cols, "nh")
         elif self.arch.pe.pong_words and (self.neighbours or len(self.on_cols) < 2):
-            sets = at.pes(at.cols, "hw")  # of one PE each
+            sets = at.pes(at.cols, "nhw")  # of one PE each
         else:
             return 0, 0
         if self.arch.pe.pong_words and self.pixels > 1:
@@ -390,8 +390,8 @@ class Walk:
         for depth in range(len(at.firsts), len(self.loops)):  # on the PEs inside
             count, size = self.pieces(depth, at)[0]
             at = at.placed(self.loops[depth], count)._replace(extent={**at.extent, self.loops[depth].dim: size})
-        rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "khw")
-        sums = prod(at.extent[dim] for dim in "khw")
+        rows, cols = at.pes(at.rows, "nkh"), at.pes(at.cols, "nkhw")
+        sums = prod(at.extent[dim] for dim in "nkhw")
         channels = at.pes(at.rows, "k") * at.pes(at.cols, "k") * at.extent["k"]
         of_sums = 2 * ceil(self.arch.psum_bits / self.arch.operand_bits) if self.around(at) else 0
         words = rows * cols * sums * (1 + of_sums) + channels * self.words["params"]

@@ -190,7 +190,7 @@ class _LayerWords:
             )
             for axis in range(2)
         )
-        return self.nest.trips("n", depth) * channels * rows * cols
+        return self.sizes.n * channels * rows * cols
 
     def _channels(self, k: Route, c: Route) -> int:
         """Channels of the image, over all groups touched, that these output and input channels need."""
