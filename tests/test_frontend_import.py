@@ -368,3 +368,12 @@ def test_frontend_import_pools_of_ceil_mode_behind_integer_operators(tmp_path: P
     proto = onnx.parser.parse_model(text)
     found = run_file(saved(proto, tmp_path), {"x": np.ones((1, 1, 1, 1), np.uint8)})
     assert result_dims(proto, tmp_path) == {"y": list(found[0].shape)}
+
+
+def test_frontend_import_pools_of_ceil_mode_before_a_product(tmp_path: Path) -> None:
+    """ONNX's inference has 4 columns for the product, onnxruntime computes 2: it needs the type of `a` to load this."""
+    pool = POOL.format("MaxPool", [1, 1], [4, 1], [0, 0, 0, 0], "x")
+    text = f"g (float[1, 1, 4, 2] x) => (float[1, 3] y) {{ a = {pool} f = Flatten (a) y = MatMul (f, w) }}"
+    proto = model(text, w=np.arange(6, dtype=np.float32).reshape(2, 3))
+    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 1, 1, 2]))
+    roundtrip(saved(proto, tmp_path), tmp_path, {"x": np.random.default_rng(1).random((1, 1, 4, 2), np.float32)})

@@ -86,6 +86,9 @@ def export_nodes(
     graph.input.extend(_value_info(value, names.of[value]) for value in inputs)
     graph.initializer.extend(_initializer(op, names.of[op.result], store) for op in constants)
     graph.node.extend(_node(node, names, store) for node in nodes)
+    # ONNX's inference finds too many windows for some of these pools. With another type onnxruntime leaves it open.
+    pooled = [value for node in nodes if "ceil_mode" in node.attributes for value in node.results[:1]]
+    graph.value_info.extend(_value_info(value, names.of[value]) for value in pooled)
     for value, name in zip(outputs, results, strict=True):
         if name != names.of[value]:
             graph.node.add(op_type="Identity", input=[names.of[value]], output=[name])
