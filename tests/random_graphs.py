@@ -44,6 +44,7 @@ class Graph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)  # values that are outputs, whatever reads them
+    pooled: dict[str, Dims] = field(default_factory=dict)  # by pools of ceil_mode
 
     def number(self, least: int, most: int) -> int:
         return self.choice.integer(least, most)
@@ -76,6 +77,8 @@ class Graph:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name=f"{op.lower()}{len(self.nodes)}", **attributes))
         self.dims[name] = dims
+        if "ceil_mode" in attributes:
+            self.pooled[name] = dims
         return name
 
     def outputs(self) -> list[str]:
@@ -87,14 +90,23 @@ class Graph:
         return found + ([self.one(inner)] if inner and self.number(0, 4) == 4 else [])
 
     def model(self, kinds: dict[str, int] | None = None) -> onnx.ModelProto:
-        """kinds: element types where they are not f32."""
+        """kinds: element types where they are not f32.
+
+        Pools of ceil_mode have their types: ONNX's inference finds too many windows for some of them, and onnxruntime
+        does not load a model with a reader that these do not fit. With another type it leaves open what there are.
+        """
         kinds = kinds or {}
+
+        def types(names: Sequence[str], dims: dict[str, Dims]) -> list[onnx.ValueInfoProto]:
+            return [helper.make_tensor_value_info(x, kinds.get(x, TensorProto.FLOAT), dims[x]) for x in names]
+
         graph = helper.make_graph(
             self.nodes,
             "random",
-            [helper.make_tensor_value_info(x, kinds.get(x, TensorProto.FLOAT), self.dims[x]) for x in self.inputs],
-            [helper.make_tensor_value_info(y, kinds.get(y, TensorProto.FLOAT), self.dims[y]) for y in self.outputs()],
+            types(self.inputs, self.dims),
+            types(self.outputs(), self.dims),
             [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+            value_info=types([*self.pooled], self.pooled),
         )
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
