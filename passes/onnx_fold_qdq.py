@@ -69,6 +69,13 @@ class _Match:
         """The array of a constant."""
         return constant_operand(value, self.store)
 
+    def scalar(self, step: SSAValue | Array) -> SSAValue | Array | None:
+        """A scale or zero point without axes, as QLinearAdd takes it; None for a computed one with axes."""
+        if isinstance(step, SSAValue) and not shape(step.type):
+            return step
+        array = self.array(step) if isinstance(step, SSAValue) else step
+        return None if array is None or array.size != 1 else array.reshape(())
+
     def activation(self, index: int) -> Quantised | None:
         """Operand `index`, if it is computed, has the type of the result, and has one scale."""
         operand = self.operand(index)
@@ -123,9 +130,9 @@ def _three(part: Quantised) -> list[SSAValue | Array]:
 
 
 def _two(part: Quantised) -> list[SSAValue | Array]:
-    """Scale, zero point; a missing zero point is 0 of the codes' type."""
+    """Scale, zero point; a missing zero point is 0 of the codes' type, in the scale's shape, as QGemm needs it."""
     codes = codes_of(part.codes.type)
-    zero: Array = np.zeros((), np.int8 if codes and codes.signed else np.uint8)
+    zero: Array = np.zeros(shape(part.scale.type), np.int8 if codes and codes.signed else np.uint8)
     return [part.scale, zero if part.zero is None else part.zero]
 
 
@@ -172,7 +179,9 @@ def _add(match: _Match) -> tuple[str, Operands] | None:
     a, b = match.activation(0), match.activation(1)
     if a is None or b is None or shape(a.codes.type) != shape(b.codes.type):
         return None
-    return "QLinearAdd", [*_three(a), *_three(b), *_two(match.y)]
+    scalars = [match.scalar(each) for part in (a, b, match.y) for each in _two(part)]
+    steps = [each for each in scalars if each is not None]
+    return ("QLinearAdd", [a.codes, *steps[:2], b.codes, *steps[2:]]) if len(steps) == len(scalars) else None
 
 
 def _global_average_pool(match: _Match) -> tuple[str, Operands] | None:

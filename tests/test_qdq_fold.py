@@ -41,6 +41,7 @@ CONSTANTS: dict[str, Any] = {
     "m": RNG.integers(-128, 128, (3, 4)).astype(np.int8),
     "mt": RNG.integers(-128, 128, (4, 3)).astype(np.int8),
     "one": np.float32(0.02),
+    **{"ones": np.float32([0.02]), "zys": np.int8([-9]), "sys": np.float32([0.4])},
     "big": np.array([(1 << 31) - 1, -(1 << 31) + 1, 16777217, 5], np.int32),
     "words": RNG.integers(-9, 9, (4, 3, 3, 3)).astype(np.int32),
 }
@@ -95,6 +96,11 @@ FOLDS: dict[str, tuple[list[Any], tuple[int, ...], list[str]]] = {
         ROWS,
         ["QGemm"],
     ),
+    "gemm, no zero points": (
+        [*X, dequantise("m", "sw", None, "dm", axis=1), node("Gemm", ["a", "dm", "fb"], ["c"]), *quantise_y("c")],
+        ROWS,
+        ["QGemm"],
+    ),
     "matmul": (
         [*X, dequantise("m", "one", None, "dm"), node("MatMul", ["a", "dm"], ["c"]), *quantise_y("c")],
         ROWS,
@@ -102,6 +108,17 @@ FOLDS: dict[str, tuple[list[Any], tuple[int, ...], list[str]]] = {
     ),
     "add": (
         [*X, dequantise("q", "one", "zy", "e"), node("Add", ["a", "e"], ["c"]), *quantise_y("c")],
+        IMAGE,
+        ["QLinearAdd"],
+    ),
+    "add, vectors of one scale": (
+        [
+            *X,
+            dequantise("q", "ones", "zys", "e"),
+            node("Add", ["a", "e"], ["c"]),
+            node("QuantizeLinear", ["c", "sys", "zys"], ["r"]),
+            dequantise("r", "sys", "zys", "y"),
+        ],
         IMAGE,
         ["QLinearAdd"],
     ),
