@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -220,6 +222,40 @@ def test_frontend_names_attributes_that_an_operator_of_onnxruntime_has_not(tmp_p
     node = next(node for node in proto.graph.node if node.op_type == "QLinearAdd")
     node.attribute.append(helper.make_attribute("axis", 1))
     assert f"QLinearAdd node '{node.name}': there is no attribute 'axis'" in refused_model(proto, tmp_path)
+
+
+INTEGERS: dict[str, Any] = {
+    **{"s": np.float32(0.1), "s1": np.float32([0.1]), "s4": np.full(4, 0.1, np.float32)},
+    **{"z": np.uint8(3), "z1": np.uint8([3]), "v": np.int8(0), "v1": np.int8([0])},
+    **{"w": np.ones((3, 4), np.int8), "f": np.ones((4, 3, 1, 1), np.int8), "b": np.ones((1, 4), np.int32)},
+    **{"b1": np.ones(1, np.int32), "c": np.ones((1, 1, 4), np.int32)},
+}
+SUM = "g (uint8[1, 3] x, uint8[1, 3] a) => (uint8[1, 3] y) { y = com.microsoft.QLinearAdd (x, %s, %s, a, s, %s, s, z) }"
+GEMM = "g (uint8[1, 3] x) => (uint8[1, 4] y) { y = com.microsoft.QGemm (x, s, z, w, %s, %s, %s, s, z) }"
+CONV = "g (uint8[1, 3, 2, 2] x) => (uint8[1, 4, 2, 2] y) { y = QLinearConv (x, s, z, f, s, v, s, z, %s) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SUM % ("s1", "z", "z"), "must be a scalar"),
+        (SUM % ("s", "z1", "z"), "must be a scalar"),
+        (SUM % ("s", "z", "z1"), "must be a scalar"),
+        (GEMM % ("s1", "v", "b"), "should have same shape"),
+        (GEMM % ("s4", "v", "b"), "should have same shape"),
+        (GEMM % ("s", "v1", "b"), "should have same shape"),
+        (GEMM % ("s", "v", "c"), "onnxruntime cannot run the model"),
+        (CONV % "b", "onnxruntime cannot run the model"),
+        (CONV % "b1", "onnxruntime cannot run the model"),
+    ],
+)
+def test_frontend_refuses_shapes_of_scales_and_biases_that_onnxruntime_does(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    """The array could run them; but whatever compiles can be verified."""
+    used = {name: array for name, array in INTEGERS.items() if re.search(rf"\b{name}\b", text)}
+    path = saved(model(text, domains=("com.microsoft",), **used), tmp_path)
+    assert said in refused("compile", path, "-o", tmp_path / "net.cnb")
 
 
 def test_frontend_names_nodes_that_wait_for_each_other(tmp_path: Path) -> None:

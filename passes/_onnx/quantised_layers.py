@@ -192,14 +192,13 @@ def _centred(weights: Array, zeros: Ints) -> Ints:
     return weights.astype(np.int64) - zeros.reshape(-1, *[1] * (weights.ndim - 1))
 
 
-def _bias(node: NodeOp, index: int, channels: int, store: WeightStore) -> Ints:
-    """Input `index`, or zeros: int64[k]."""
+def _bias(node: NodeOp, index: int, dims: tuple[int, ...], store: WeightStore) -> Ints:
+    """Input `index` as it is added to a result of `dims`, [n, k] or [k], or zeros: int64[k]."""
     array = constant_input(node, index, store)
     if array is None:
-        return np.zeros(channels, np.int64)
+        return np.zeros(dims[-1], np.int64)
     require(array.dtype == np.int32, f"input {index} is {array.dtype}, a bias is int32")
-    rows = np.broadcast_to(array, (*np.broadcast_shapes(array.shape, (1, channels))[:-1], channels))
-    rows = rows.reshape(-1, channels)
+    rows = np.broadcast_to(array, dims).reshape(-1, dims[-1])
     require(bool((rows == rows[0]).all()), f"input {index} differs from row to row")
     return rows[0].astype(np.int64)
 
@@ -223,9 +222,11 @@ def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     inputs = shape(node.operands[0].type)[1]
     require(weights.shape[1] * group == inputs, "weights and input differ in channels")
     require(channels % group == 0, f"{channels} output channels are not a multiple of group = {group}")
+    bias, given = _bias(node, 8, (channels,), store), node.operand(8)
+    require(given is None or shape(given.type) == (channels,), f"input 8 is no bias of {channels} channels")
     centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))
     multipliers = _multipliers(np.array([x.scale], np.float32), _scales(node, 4, store), y.scale, channels)
-    return SumLayer(window, centred, _bias(node, 8, channels, store), multipliers, x, y)
+    return SumLayer(window, centred, bias, multipliers, x, y)
 
 
 def _matrix(node: NodeOp, weights: Array, bias: Ints, y: Codes, alpha: float, store: WeightStore) -> SumLayer:
@@ -253,17 +254,22 @@ def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     weights = _weights(node, 3, 2, store)
     weights = weights if node.int_attr("transB", 0) else weights.T
     y = _codes(node, node.results[0], 7, store)
-    bias = _bias(node, 6, len(weights), store)
+    bias = _bias(node, 6, (shape(node.results[0].type)[0], len(weights)), store)
+    steps = [constant_input(node, index, store) for index in (4, 5)]
+    shapes = {array.shape for array in steps if array is not None}
+    require(len(shapes) == 1, "inputs 4 and 5, scale and zero point of the weights, differ in shape")
     return _matrix(node, weights, bias, y, node.float_attr("alpha", 1.0), store)
 
 
 def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    """Two computed inputs of one shape, int8 or uint8."""
+    """Two computed inputs of one shape, int8 or uint8. Scales and zero points are scalars."""
     require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
     a, b, y = node.operands[0], node.operands[3], node.results[0]
     require(codes_of(b.type) is None or not isinstance(b.owner, ConstantOp), "input 3 is constant")
     shapes = [shape(value.type) for value in (a, b, y)]
     require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    vectors = [index for index in (1, 2, 4, 5, 6, 7) if (step := node.operand(index)) and shape(step.type)]
+    require(not vectors, f"inputs {vectors} are no scalars")
     layer = SumOfTwoLayer(_codes(node, a, 1, store), _codes(node, b, 4, store), _codes(node, y, 6, store))
     require(bool(np.isfinite(layer.factors()).all()), "its scales lie too far apart for f32")
     return layer
