@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import SAMPLES, save
+from cli_cases import SAMPLES, noise, save
 from drawn import compiled_at_random
 from examples import SEED, examples
+from frontend_models import model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
@@ -114,6 +115,24 @@ def test_predict_a_network_that_moves_through_the_glb(words: int, tmp_path: Path
 @pytest.mark.parametrize(("outside", "channels"), [("n > h':2", 4), ("n > h':2", 3), ("h':2 > n", 4), ("n > h':4", 2)])
 def test_predict_slices_that_come_ahead_behind_slices(outside: str, channels: int, tmp_path: Path) -> None:
     check(slices_before_slices(outside, channels, tmp_path))
+
+
+def test_predict_weights_that_come_behind_blocks_of_several_images(tmp_path: Path) -> None:
+    """Only the first transfer of such a block of results waits for these. The others bring nothing, either."""
+    text = """g (float[3, 16, 8, 8] x) => (float[3, 8, 4, 4] y) {
+        p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+        y = Conv <kernel_shape = [1, 1]> (p, w)
+    }"""
+    network = model(text, w=noise(1, 8, 16, 1, 1))
+    for node, name in zip(network.graph.node, ("pool", "conv"), strict=True):
+        node.name = name
+    schedule = tmp_path / "schedule.toml"
+    blocks = "h':2 > ifmap@glb*2 > k':8 > output@glb*2 > n > h'' > k''||4@cols > ifmap@rf*2 > {w > k''' > s > r}"
+    schedule.write_text(f'["pool"]\nmapping = "{blocks}"\n')
+    arch = array_file(tmp_path, "4x4", glb_words=4096)
+    options = CompileOptions(str(arch), schedule=str(schedule))
+    _, prefetched = check(start_compilation(save(network, tmp_path / "net.onnx"), options))
+    assert "weight" in prefetched["conv"]
 
 
 def check_mapping(drawn: Drawn, folder: Path) -> None:

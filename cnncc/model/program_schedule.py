@@ -207,10 +207,10 @@ def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) ->
 
 
 def _comes_in(node: Node) -> bool:
-    """Whether a node fetches from DRAM. Transfers without a wait for OUTPUT_FULL do; those with one bring results."""
+    """Whether a node fetches from DRAM. All transfers but those of results do."""
     if isinstance(node, TimedLoop):
         return any(_comes_in(inner) for inner in node.body)
-    return _is_transfer(node) and all(token.queue != HALVES + Semaphore.OUTPUT_FULL for token in node.takes)
+    return _is_transfer(node) and node.late != "dram_latency_results"
 
 
 def _is_transfer(node: Node) -> TypeGuard[Task]:
