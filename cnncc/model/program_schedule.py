@@ -15,7 +15,7 @@ from typing import TypeGuard
 from cnncc.arch.model import Arch
 from cnncc.model.causes import stalls
 from cnncc.model.cores_plan import CoresPlan
-from cnncc.model.glb_tokens import FULL_IN_TURN, Semaphore
+from cnncc.model.glb_tokens import FULL_IN_TURN
 from cnncc.model.group_schedule import GroupPlan, group_schedule
 from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule
 from cnncc.model.occupancy import transfer
@@ -23,7 +23,6 @@ from cnncc.model.timed_program import (
     COMMIT,
     DMA,
     ENGINES,
-    HALVES,
     Node,
     PredictedCycles,
     SequencerCycles,
