@@ -50,6 +50,7 @@ KERNELS = {
     "groups": {"kernel": (3, 3), "image": (5, 5), "group": "two", "k": 4, "c": 4},
     "depthwise": {"kernel": (3, 3), "image": (6, 6), "pad": "same", "group": "each", "k": 12, "c": 1},
     "max": {"kernel": (2, 2), "stride": (2, 2), "image": (6, 6), "kind": "max", "k": 12},
+    "line": {"kernel": (1, 1), "image": (1, 5), "k": 12, "c": 8},  # images in a box, too
     "product": {"kernel": (1, 1), "image": (1, 1), "k": 24, "c": 16},
 }
 PLACES = (frozenset[str](), frozenset({"output"}), frozenset({"ifmap", "output"}))
