@@ -1,6 +1,6 @@
 """Whether more memory, wider ports or more bandwidth ever give more cycles: networks of one random layer.
 
-    python benchmarks/monotony.py [--layers 100] [--seed 0] [--key glb.words …]
+    python benchmarks/monotony.py [--layers 100] [--images 4] [--seed 0] [--key glb.words …]
 
 Each network is compiled for arrays that differ in one value, `--slack 0`. A chain is a layer with all values of a key.
 Cycles should not rise along it.
@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from random import Random
 
@@ -36,7 +37,7 @@ CHAINS: Mapping[str, Sequence[int]] = {
 }
 
 
-def layer(rng: Random) -> tuple[onnx.ModelProto, int]:
+def layer(rng: Random, images: int) -> tuple[onnx.ModelProto, int]:
     """A convolution, depthwise or not, and the words of its ifmap, weights and output."""
     c, k, taps, stride = rng.randint(1, 48), rng.randint(1, 64), rng.choice((1, 3, 3, 5)), rng.choice((1, 1, 2))
     h, w = rng.randint(taps, 28), rng.randint(taps, 28)
@@ -49,12 +50,13 @@ def layer(rng: Random) -> tuple[onnx.ModelProto, int]:
     )
     value = helper.make_tensor_value_info
     out = [(size + 2 * (taps // 2) - taps) // stride + 1 for size in (h, w)]
+    x, y = [images, c, h, w], [images, k, *out]
     graph = helper.make_graph(
-        [node], "layer", [value("x", TensorProto.FLOAT, [1, c, h, w])], [value("y", TensorProto.FLOAT, [1, k, *out])],
+        [node], "layer", [value("x", TensorProto.FLOAT, x)], [value("y", TensorProto.FLOAT, y)],
         [numpy_helper.from_array(weights, "w")],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return model, c * h * w + weights.size + k * out[0] * out[1]
+    return model, prod(x) + weights.size + prod(y)
 
 
 def arrays(base: Arch, key: str, words: int) -> Iterator[tuple[int, Arch]]:
@@ -80,6 +82,7 @@ def main() -> None:
     """Print each rise, and for each key how many chains have one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=100)
+    parser.add_argument("--images", type=int, default=1, help="of each layer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--key", nargs="*", choices=CHAINS, default=[*CHAINS])
     given = parser.parse_args()
@@ -89,7 +92,7 @@ def main() -> None:
         folder, file = Path(name), Path(name) / "layer.onnx"
         for number in range(given.layers):
             rng = Random(f"{given.seed} {number}")
-            model, words = layer(rng)
+            model, words = layer(rng, given.images)
             base = load_arch(rng.choice(ARRAYS))
             onnx.save(model, file)
             for key in given.key:

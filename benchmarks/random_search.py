@@ -1,6 +1,6 @@
 """How much a random search improves the mapper's mappings: 32 layers on four small arrays with two sizes of the GLB.
 
-    python benchmarks/random_search.py [--seconds 15] [--layer conv3_s2 …] [--arch 4x4 …] [--cases 20 --seed 1]
+    python benchmarks/random_search.py [--seconds 15] [--layer conv3_s2 …] [--arch 4x4 …] [--images 4] [--cases 20 --seed 1]
 
 It shares no code with the mapper. It anneals over all that a mapping says: loops, their order, steps and axes, stages,
 their places and buffers. Moves follow the seed alone; seconds say how many there are. A mapping counts if the lowering
@@ -151,11 +151,12 @@ class Case:
         return {"ifmap", "output", *(name for name, there in has.items() if there)}
 
 
-def case_of(layer: str, array: str, is_large: bool) -> Case:
-    """A layer of the table, with its operands streamed where they are large for the GLB."""
+def case_of(images: int, layer: str, array: str, is_large: bool) -> Case:
+    """A layer of the table for some images, with its operands streamed where they are large for the GLB."""
     shape, (rows, cols), residual = LAYERS[layer], ARRAYS[array], layer.endswith("residual")
-    output = shape.sizes.k * shape.sizes.h * shape.sizes.w
-    values = {"ifmap": shape.channels * shape.ih * shape.iw, "output": output}
+    shape = replace(shape, sizes=replace(shape.sizes, n=images))
+    output = images * shape.sizes.k * shape.sizes.h * shape.sizes.w
+    values = {"ifmap": images * shape.channels * shape.ih * shape.iw, "output": output}
     values |= {"residual": output} if residual else {}
     words = LARGE_WORDS if is_large else ceil((sum(values.values()) + shape.weight_words) / 3)
     streamed = frozenset(name for name, needs in values.items() if 4 * needs > words)
@@ -327,6 +328,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of CPU, for each case (default: %(default)s)")
     parser.add_argument("--layer", nargs="*", choices=LAYERS, default=[*LAYERS], metavar="LAYER", help="only these")
     parser.add_argument("--arch", nargs="*", choices=ARRAYS, default=[*ARRAYS], metavar="ROWSxCOLS", help="only these")
+    parser.add_argument("--images", type=int, default=1, help="of each layer (default: %(default)s)")
     parser.add_argument("--cases", type=int, help="so many of all cases, drawn by the seed")
     parser.add_argument("--seed", type=int, default=0, help="of cases and moves (default: %(default)s)")
     parser.add_argument("--mappings", action="store_true", help="print the mappings of improved cases, too")
@@ -337,7 +339,7 @@ def main() -> None:
         every = Random(options.seed).sample(every, min(options.cases, len(every)))
     print(f"{'case':24}{'streamed':26}{'mapper':>10}{'random':>10}{'gain':>8}")
     rows = list[Row]()
-    for case in (case_of(*each) for each in every):
+    for case in (case_of(options.images, *each) for each in every):
         start = case.mapping()
         if start is None:
             print(f"{case.name:24}exceeds the GLB", flush=True)
