@@ -888,7 +888,7 @@ def test_windows_of_a_half_are_those_of_the_pes_that_it_has() -> None:
         half = Half(outer, places.reshape(1, 1, 2, 1, 3, 1).astype(np.int16), filled)
         grid = Grid(row, col, 1, rows, 1, cols, rows, cols)
         if not (row >= 1 and row + rows <= 3 and col >= 2 and col + cols <= 5):
-            with pytest.raises(HalfFault, match=r"PEs outside rows 1\.\., columns 2\.\. have no psum"):
+            with pytest.raises(HalfFault, match=r"are not all among the PEs with psum: rows 1\.\.2, columns 2\.\.4"):
                 half.window(grid, "psum")
             continue
         part = half.window(grid, "psum")

@@ -59,10 +59,12 @@ VALUES: list[tuple[str, int, str]] = [
      f"load kind=ifmap desc=1 cols=3 set_cols=3 slot=1 edge=1 close=always\n{ADD} cols=3 set_cols=3 taps=2",
      2, "ifmap slot 1 is read but empty in some PE"),
     # PEs.
-    (f"{LOAD} kind=ifmap cols=5", 0, "columns 0..4 are not all in the array"),
-    (f"{LOAD} kind=ifmap row0=1 rows=2", 0, "rows 1..2, columns 0..0 are not all in the array"),
-    (f"{LOAD} kind=ifmap cols=2\n{ADD} cols=3", 1, "have no ifmap"),
-    (f"{LOAD} kind=ifmap cols=2\n{ADD} cols=2\n{COMMIT} col0=1 cols=2 set_cols=2 col=lin*1", 2, "have no psum"),
+    (f"{LOAD} kind=ifmap cols=5", 0, "rows 0..0, columns 0..4 are not all in the 2 x 4 PEs"),
+    (f"{LOAD} kind=ifmap row0=1 rows=2", 0, "rows 1..2, columns 0..0 are not all in the 2 x 4 PEs"),
+    (f"{LOAD} kind=ifmap cols=2\n{ADD} cols=3", 1,
+     "rows 0..0, columns 0..2 are not all among the PEs with ifmap: rows 0..0, columns 0..1"),
+    (f"{LOAD} kind=ifmap cols=2\n{ADD} cols=2\n{COMMIT} col0=1 cols=2 set_cols=2 col=lin*1", 2,
+     "rows 0..0, columns 1..2 are not all among the PEs with psum: rows 0..0, columns 0..1"),
     ("load kind=ifmap desc=1 cols=2 open=always\nload kind=ifmap desc=1 slot=1 cols=4 close=always", 1,
      "same PEs in the same sets"),
     ("load kind=ifmap desc=1 cols=4 set_cols=2 open=always\nload kind=ifmap desc=1 slot=1 cols=4 close=always", 1,
@@ -86,7 +88,7 @@ VALUES: list[tuple[str, int, str]] = [
      f"mac op=add {TAKE} send=always cols=4 set_cols=2", 3, "from clear to send"),
     # The neighbour (MAC-3).
     (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=5 n2n_slot=2", 1,
-     "data_reuse 5 is more than the pixel steps"),
+     "data_reuse 5 is more than the 4 pixel steps"),
     (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=2 data_reuse=1 n2n_slot=0", 1,
      "ifmap slot 0 is used before its word arrives"),
     (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=2 n2n_slot=7", 1,
@@ -122,9 +124,10 @@ VALUES: list[tuple[str, int, str]] = [
      "a result of 32768..32768 does not fit a word"),
     # Where results go (COMMIT-4).
     (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\ncommit desc=3 y=3 x=2 cols=3 set_cols=3 col=x*1", 2,
-     "a result lies outside its tensor"),
-    (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\ncommit desc=3 y=-1 cols=3 set_cols=3 col=x*1", 2, "lies outside"),
-    (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\n{COMMIT} cols=3", 2, "two results go to one word"),
+     "a result lies outside its tensor of 4 rows and 4 columns, at row 3, column 4"),
+    (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\ncommit desc=3 y=-1 cols=3 set_cols=3 col=x*1", 2,
+     "a result lies outside its tensor of 4 rows and 4 columns, at row -1, column 0"),
+    (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\n{COMMIT} cols=3", 2, "two results go to glb word 48"),
     ("commit source=glb desc=2 operand=3 x=2 pixels=3 pixel_term=x*1", 0, "operand words lie outside their tensor"),
     ("unit residual=1\ncommit source=glb desc=2 operand=1 residual=3 y=4", 1, "residual words lie outside"),
     ("commit source=glb desc=2 operand=4 offset=2 pixels=4 pixel_term=lin*4\n"
@@ -232,7 +235,7 @@ OTHERS = [
     Case(f"{LOAD} kind=ifmap\n{ADD.replace('ifmap_j=1', '')} taps=65535 step_range=65535", 1,
          "more than the 16777216 of this interp", hostile=True),
     Case("dma dram=1 glb=1 count=65535 rows=65535 words=4294967295", 0,
-         "65535 blocks of 65535 rows of 4294967295 words are more than the GLB has", hostile=True),
+         "65535 blocks of 65535 rows of 4294967295 words are more than the 64 of the GLB", hostile=True),
 ]  # fmt: skip
 
 # Values, what follows the setup on ARCH: sizes that fit their fields, and should cost nobody time or room.

@@ -150,6 +150,12 @@ class Grid:
         """row0, col0, rows, columns, whatever the sets."""
         return (self.row0, self.col0, self.row_sets * self.rows, self.col_sets * self.cols)
 
+    @property
+    def text(self) -> str:
+        """The rectangle, as messages have it."""
+        row0, col0, rows, cols = self.rectangle
+        return f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1}"
+
 
 def axis_index(count: int, axis: int, axes: int) -> Ints:
     """0 … count - 1 along `axis` of `axes` axes."""
@@ -179,10 +185,7 @@ class IndexArrays:
 
     def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
         """Word addresses, and a mask of those inside the bounds; None if all are (DESC-2, DESC-3)."""
-        axis: dict[str, Index] = dict(self.terms)
-        for (register, linear), term in descriptor.steps.items():
-            if not linear and register < len(self.loops):
-                axis[term.axis] = axis[term.axis] + term.step * self.loops[register]
+        axis = self._axes(descriptor)
         far = _greatest(axis["k"]) * descriptor.plane + _greatest(axis["y"]) * descriptor.pitch
         if far >= FAR:  # products beyond 64 bits, which might lead back to an address that there is
             axis = {name: np.asarray(index, object) for name, index in axis.items()}
@@ -198,6 +201,22 @@ class IndexArrays:
         if y_inside.all() and x_inside.all():
             return address, None
         return address, np.broadcast_to(y_inside & x_inside, address.shape)
+
+    def first_outside(self, descriptor: Descriptor) -> tuple[int, int]:
+        """Row and column of the first position outside the bounds; there is one."""
+        axis = self._axes(descriptor)
+        y, x = np.broadcast_arrays(axis["y"], axis["x"])
+        inside = (y >= 0) & (y < descriptor.height) & (x >= 0) & (x < descriptor.width)
+        first = int(np.argmin(inside))
+        return int(y.flat[first]), int(x.flat[first])
+
+    def _axes(self, descriptor: Descriptor) -> dict[str, Index]:
+        """Linear words, channel, row and column, with the descriptor's steps other than linear ones."""
+        axis: dict[str, Index] = dict(self.terms)
+        for (register, linear), term in descriptor.steps.items():
+            if not linear and register < len(self.loops):
+                axis[term.axis] = axis[term.axis] + term.step * self.loops[register]
+        return axis
 
 
 def _greatest(index: Index) -> int:

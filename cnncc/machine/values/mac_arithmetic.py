@@ -93,8 +93,8 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
         raise HalfFault(f"n2n fills ifmap slot {slot + reuse - 1}, beyond the {arch.pe.ifmap_words} of a half")
     if not reuse:
         return
-    if reuse > inst.number("pixels") * inst.number("taps"):
-        raise HalfFault(f"data_reuse {reuse} is more than the pixel steps")
+    if reuse > (steps := inst.number("pixels") * inst.number("taps")):
+        raise HalfFault(f"data_reuse {reuse} is more than the {steps} pixel steps")
     early = _early_slot(_read_slots(inst, "ifmap"), slot, reuse)
     if early is not None and len(half.grid.last_columns) < half.grid.cols:
         raise HalfFault(f"ifmap slot {early} is used before its word arrives from the neighbour")

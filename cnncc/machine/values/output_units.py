@@ -77,7 +77,9 @@ def place_of(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: 
     """
     place, inside = addresses_of(inst, grid, loops, descriptor)
     if inside is not None:
-        raise HalfFault(outside)
+        row, col = position(inst, grid, loops).first_outside(descriptor)
+        size = f"{descriptor.height} rows and {descriptor.width} columns"
+        raise HalfFault(f"{outside} of {size}, at row {row}, column {col}")
     return place
 
 
@@ -92,7 +94,8 @@ def distinct_place(place: Place, shape: tuple[int, ...], whole: bool) -> Place:
         return place
     listed = place.listed() if isinstance(place, Strided) else place
     if whole and np.unique(listed).size < prod(shape):
-        raise HalfFault("two results go to one word")
+        words, times = np.unique(np.broadcast_to(listed, shape), return_counts=True)
+        raise HalfFault(f"two results go to glb word {words[times > 1][0]}")
     return listed
 
 

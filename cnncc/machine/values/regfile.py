@@ -36,7 +36,7 @@ def active_grid(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
     grid = Grid.of(inst, set_rows)
     row0, col0, rows, cols = grid.rectangle
     if row0 + rows > arch.rows or col0 + cols > arch.cols:
-        raise HalfFault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
+        raise HalfFault(f"{grid.text} are not all in the {arch.rows} x {arch.cols} PEs")
     return grid
 
 
@@ -87,7 +87,7 @@ class Half:
         row, col = grid.row0 - self.grid.row0, grid.col0 - self.grid.col0
         _, _, rows, cols = grid.rectangle
         if min(row, col) < 0 or row + rows > part.grid.rows or col + cols > part.grid.cols:
-            raise HalfFault(f"PEs outside rows {self.grid.row0}.., columns {self.grid.col0}.. have no {operand}")
+            raise HalfFault(f"{grid.text} are not all among the PEs with {operand}: {self.grid.text}")
         part.data = part.data[..., row : row + rows, :, col : col + cols, :]
         part.filled = part.filled[:, row : row + rows, :, col : col + cols, :]
         lead = part.data.shape[: -PE_AXES - 1]

@@ -18,7 +18,7 @@ def sides(
     """The places in DRAM and GLB, word by word in the same order. Raises HalfFault for more than `most` words."""
     count, rows, words = _shape(inst)
     if count * rows * words > most:
-        raise HalfFault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
+        raise HalfFault(f"{count} blocks of {rows} rows of {words} words are more than the {most} of the GLB")
     dram, glb = (descriptors[inst.number(side)] for side in ("dram", "glb"))
     source, target = _even(inst, "dram", loops, dram), _even(inst, "glb", loops, glb)
     if source is not None and target is not None and source.inside(dram):
