@@ -127,3 +127,15 @@ def test_quant_numerics_huge_values_saturate_without_a_warning() -> None:
     assert quantise(values, 1e-3, 0, -128, 127).tolist() == [127, -128, 127, -128]
     assert dequantise(np.array([127, -128, 1]), 3e36, 0).tolist() == [np.inf, -np.inf, np.float32(3e36)]
     assert Scale(1e-30, -128, 127).integer(3e38) == 127
+
+
+def test_quant_numerics_clamps_what_is_no_number_and_bounds_in_the_wrong_order() -> None:
+    """COMMIT-2: 0 times infinity is add_lo, 1 times infinity add_hi; with lo above hi every number is hi."""
+    v = np.array([0, 1, -1])
+    none = np.zeros(3, np.int64)
+    factors = np.array([math.inf, 0, 0], np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert residual_add(v, none, factors, -50, 60).tolist() == [-50, 60, -50]
+    assert saturate(np.array([0.0, 5.0, 100.0, math.nan]), 7, 3).tolist() == [3, 3, 3, 7]
+    for bounds, wanted in (((-100, 100), [0, 1, -1]), ((7, 3), [3, 3, 3])):
+        assert Epilogue(clamp=bounds).apply(v, slice(None)).tolist() == wanted
