@@ -167,6 +167,10 @@ MAPPINGS = {
     "weight@glb*2 > h':2 > [h''||2@rows w''||3@cols] > k'' > c'' > weight@rf*2 > ifmap@rf*2 > {s > r}",
     "ifmap in slices while sums stay": "params@glb > h':2 > w':3 > k':3 > residual@glb*2 > output@glb*2 > c':2 > "
     "ifmap@glb*2 > weight@glb*2 > [h''||2@rows w''||3@cols] > c'' > weight@rf*2 > ifmap@rf*2 > {s > r > k''}",
+    "ifmap for taps in turn": f"{ONCE} > s > c':2 > ifmap@glb > h':2 > {TILE} > k > c'' > weight@rf*2 > ifmap@rf*2 > "
+    "{r}",
+    "ifmap for taps in turn, in two": f"{ONCE} > c':2 > r > h':4 > ifmap@glb*2 > h'':2 > w':3 > [h'''||2@rows "
+    "w''||3@cols] > k > c'' > weight@rf*2 > ifmap@rf*2 > {s}",
     "ifmap in slices, output stays": f"params@glb > c':2 > ifmap@glb*2 > k':4 > weight@glb*2 > "
     f"h':2 > {TILE} > k'' > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}",
 }

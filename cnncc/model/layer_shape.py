@@ -207,13 +207,16 @@ def lines_touched(outputs: int, taps: int, stride: int, dilation: int, pad: int,
 
 
 def ifmap_block(shape: LayerShape, extent: Extents) -> ActivationBlock:
-    """The part of the image that outputs of this extent need. All output rows (columns) need all of the image's."""
+    """The part of the image that outputs of this extent need.
+
+    All output rows (columns) need all of the image's, unless a loop over taps moves the block.
+    """
     sizes, window = shape.sizes, shape.window
     if shape.channelwise:
         channels = extent["k"] * sizes.c
     else:  # of all groups that are touched
         channels = extent["c"] if extent["k"] <= shape.group else extent["k"] // shape.group * sizes.c
-    all_rows, all_cols = extent["h"] == sizes.h, extent["w"] == sizes.w
+    all_rows, all_cols = (all(extent[dim] == sizes.of(dim) for dim in dims) for dims in ("hr", "ws"))
     rows = shape.ih if all_rows else reach(extent["h"], sizes.r, window.stride[0], window.dilation[0])
     cols = shape.iw if all_cols else reach(extent["w"], sizes.s, window.stride[1], window.dilation[1])
     return ActivationBlock(extent["n"], channels, rows, cols, all_rows, all_cols)

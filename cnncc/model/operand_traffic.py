@@ -201,13 +201,13 @@ class _LayerWords:
     def _lines(self, axis: int, out: Route, tap: Route) -> int:
         """Rows (axis 0) or columns of the image in all blocks of these routes.
 
-        A block of all outputs has all of the image's, any other block those of whole windows. Loops over taps outside
-        move a block but do not make it smaller.
+        A block of all outputs and taps has all of the image's, any other block those of whole windows. Loops over taps
+        outside move a block but do not make it smaller.
         """
         limit = (self.shape.ih, self.shape.iw)[axis]
         stride, dilation, span = self.window.stride[axis], self.window.dilation[axis], self.window.spans[axis]
         start, lines = out.first * stride + tap.first * dilation - self.window.pad[axis], (out.held - 1) * stride + span
-        if out.held == (self.sizes.h, self.sizes.w)[axis]:
+        if (out.held, tap.held) == ((self.sizes.h, self.sizes.w)[axis], (self.sizes.r, self.sizes.s)[axis]):
             start, lines = 0, limit
         times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
         return count_inside(start, limit, [*times, RouteTerm(lines, 1)])
