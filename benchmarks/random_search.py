@@ -1,6 +1,7 @@
 """How much a random search improves the mapper's mappings: 32 layers on four small arrays with two sizes of the GLB.
 
-    python benchmarks/random_search.py [--seconds 15] [--layer conv3_s2 …] [--arch 4x4 …] [--images 4] [--cases 20 --seed 1]
+    python benchmarks/random_search.py [--seconds 15] [--layer conv3_s2 …] [--arch 4x4 …] [--images 4]
+                                       [--cases 20 --seed 1]
 
 It shares no code with the mapper. It anneals over all that a mapping says: loops, their order, steps and axes, stages,
 their places and buffers. Moves follow the seed alone; seconds say how many there are. A mapping counts if the lowering
