@@ -194,6 +194,17 @@ def test_images_follow_each_other(name: str, tmp_path: Path) -> None:
     assert raced(case, *compiled(case, f"{once}n > h'{rest}", array_file(tmp_path, "4x4"))) == []
 
 
+OF_GROUPS = Sum("mac", 1, 6, 3, (5, 6), Window((3, 3), (2, 1), (1, 1, 1, 1), group=2))
+GROUPS = f"{ONCE} > c':2 > ifmap@glb*2 > k':3 > n > h > w > k'' > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}"
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_blocks_of_the_same_channels_of_two_groups(images: int, tmp_path: Path) -> None:
+    """Channels 0 to 4 of 6, then 2 to 5, for channels 0, 1 and then 2 of both groups: none beyond the last."""
+    case, mapping = replace(OF_GROUPS, n=images), GROUPS if images > 1 else GROUPS.replace("n > ", "")
+    assert raced(case, *compiled(case, mapping, array_file(tmp_path, "4x4"))) == []
+
+
 @pytest.mark.parametrize(("w", "bodies"), [(5, 108), (2, 243)])
 def test_a_loop_over_slices_is_opened_where_bodies_are_few(w: int, bodies: int, tmp_path: Path) -> None:
     """Three blocks of channels have 3 slices of weights each, in 3 blocks of rows and 4 slices of the image, each of

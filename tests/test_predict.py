@@ -26,7 +26,7 @@ from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw
 from test_glb_blocks import branches, image_for
-from test_glb_buffers import BATCH, CONV, COPIES, MAPPINGS, POOLS, TILE, Sum, slices_before_slices
+from test_glb_buffers import BATCH, CONV, COPIES, GROUPS, MAPPINGS, OF_GROUPS, POOLS, TILE, Sum, slices_before_slices
 from test_pool_positions import pool
 from xdsl.dialects.builtin import StringAttr
 
@@ -191,6 +191,10 @@ def test_predict_blocks(name: str, tmp_path: Path) -> None:
     once, _, rest = MAPPINGS[name].partition("h'")
     if name in BATCH:
         check_blocks(replace(CONV, n=3), f"{once}n > h'{rest}", tmp_path)
+
+
+def test_predict_blocks_of_groups(tmp_path: Path) -> None:
+    check_blocks(replace(OF_GROUPS, n=2), GROUPS, tmp_path)
 
 
 @pytest.mark.parametrize("name", COPIES)

@@ -193,10 +193,10 @@ class _LayerWords:
         return self.sizes.n * channels * rows * cols
 
     def _channels(self, k: Route, c: Route) -> int:
-        """Channels of the image, over all groups touched, that these output and input channels need."""
+        """Channels of the image, from the first to the last, that these output and input channels need."""
         if self.shape.channelwise:
             return k.held * self.sizes.c
-        return c.held if k.held <= self.shape.group else k.held // self.shape.group * self.sizes.c
+        return (max(1, k.held // self.shape.group) - 1) * self.sizes.c + c.held
 
     def _lines(self, axis: int, out: Route, tap: Route) -> int:
         """Rows (axis 0) or columns of the image in all blocks of these routes.
