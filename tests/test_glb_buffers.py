@@ -198,10 +198,12 @@ OF_GROUPS = Sum("mac", 1, 6, 3, (5, 6), Window((3, 3), (2, 1), (1, 1, 1, 1), gro
 GROUPS = f"{ONCE} > c':2 > ifmap@glb*2 > k':3 > n > h > w > k'' > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}"
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("images", [1, 2])
-def test_blocks_of_the_same_channels_of_two_groups(images: int, tmp_path: Path) -> None:
+def test_blocks_of_the_same_channels_of_two_groups(images: int, outputs: int, tmp_path: Path) -> None:
     """Channels 0 to 4 of 6, then 2 to 5, for channels 0, 1 and then 2 of both groups: none beyond the last."""
-    case, mapping = replace(OF_GROUPS, n=images), GROUPS if images > 1 else GROUPS.replace("n > ", "")
+    case, mapping = replace(OF_GROUPS, n=images, k=2 * outputs), GROUPS if images > 1 else GROUPS.replace("n > ", "")
+    mapping = mapping if outputs > 1 else mapping.replace("k':3 > ", "").replace("k''", "k")
     assert raced(case, *compiled(case, mapping, array_file(tmp_path, "4x4"))) == []
 
 

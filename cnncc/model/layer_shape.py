@@ -212,10 +212,8 @@ def ifmap_block(shape: LayerShape, extent: Extents) -> ActivationBlock:
     All output rows (columns) need all of the image's, unless a loop over taps moves the block.
     """
     sizes, window = shape.sizes, shape.window
-    if shape.channelwise:
-        channels = extent["k"] * sizes.c
-    else:  # from the first one of the first group that is touched to the last one of the last
-        channels = (max(1, extent["k"] // shape.group) - 1) * sizes.c + extent["c"]
+    groups = extent["k"] if shape.channelwise else max(1, extent["k"] // shape.group)
+    channels = (groups - 1) * sizes.c + extent["c"]  # from the first one of the first group to the last one of the last
     all_rows, all_cols = (all(extent[dim] == sizes.of(dim) for dim in dims) for dims in ("hr", "ws"))
     rows = shape.ih if all_rows else reach(extent["h"], sizes.r, window.stride[0], window.dilation[0])
     cols = shape.iw if all_cols else reach(extent["w"], sizes.s, window.stride[1], window.dilation[1])

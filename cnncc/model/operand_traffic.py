@@ -194,9 +194,8 @@ class _LayerWords:
 
     def _channels(self, k: Route, c: Route) -> int:
         """Channels of the image, from the first to the last, that these output and input channels need."""
-        if self.shape.channelwise:
-            return k.held * self.sizes.c
-        return (max(1, k.held // self.shape.group) - 1) * self.sizes.c + c.held
+        groups = k.held if self.shape.channelwise else max(1, k.held // self.shape.group)
+        return (groups - 1) * self.sizes.c + c.held
 
     def _lines(self, axis: int, out: Route, tap: Route) -> int:
         """Rows (axis 0) or columns of the image in all blocks of these routes.
