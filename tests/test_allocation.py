@@ -85,6 +85,20 @@ def test_packing_is_what_one_does_that_looks_at_every_word() -> None:
     assert pack([]) == (0, {}) and fits([], 0)
 
 
+def test_packing_goes_on_where_there_is_little_room() -> None:
+    each = (
+        (6, 6, 9), (3, 7, 7), (4, 6, 7), (6, 8, 9), (6, 7, 7), (7, 2, 2), (5, 5, 7), (7, 4, 4), (5, 4, 7), (6, 1, 4),
+        (7, 4, 6),
+    )  # fmt: skip
+    some = [Lifetime(str(number), *life) for number, life in enumerate(each)]
+    assert not fits(some, 29) and pack(some)[0] == pack(some, 30)[0] == 30
+    needed, at = pack(some, 29)
+    assert needed == 29 == max(at[each.name] + each.words for each in some)
+    for a, b in ((a, b) for a in some for b in some if a.name < b.name and meet(a, b)):
+        assert at[a.name] + a.words <= at[b.name] or at[b.name] + b.words <= at[a.name]
+    assert pack(some, 1)[0] == 30  # no packing has room
+
+
 def test_numbers_of_steps_say_who_meets_and_nothing_else() -> None:
     rng = random.Random(SEED + 1)
     for _ in range(examples(120)):

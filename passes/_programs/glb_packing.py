@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 TRIES = 16  # of an order; ResNet-20 with 65,216 of 65,536 words in use needs 7
+MANY_TRIES = 128  # of `pack`, if these find too little room; ResNet-20 with three images and 65,024 words needs 25
 
 
 class Lifetime(NamedTuple):
@@ -57,11 +59,16 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     return starts
 
 
-def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:
-    """The fewest words found that hold all, and a first word for each name."""
+def pack(lifetimes: Sequence[Lifetime], room: float = inf) -> tuple[int, dict[str, int]]:
+    """The fewest words found that hold all, and a first word for each name.
+
+    room: the words that there are. If all do not fit, though they might, there are `MANY_TRIES`. `fits` has fewer: it
+    takes a host's step for one at which values meet, which they need not in the program. What meets less may be packed
+    worse.
+    """
     needed, places = 0, dict[str, int]()
     for group in _apart(lifetimes):
-        words, starts = _pack(group)
+        words, starts = _pack(group, room)
         needed, places = max(needed, words), places | starts
     return needed, places
 
@@ -94,11 +101,14 @@ def _live(lifetimes: Sequence[Lifetime]) -> int:
     return max(accumulate(changes[number] for number in sorted(changes)), default=0)
 
 
-def _pack(group: tuple[Lifetime, ...]) -> tuple[int, dict[str, int]]:
+def _pack(group: tuple[Lifetime, ...], room: float) -> tuple[int, dict[str, int]]:
     least, best = _live(group), (-1, dict[str, int]())
-    for packed in _packed(group):
-        best = packed if best[0] < 0 else min(best, packed, key=itemgetter(0))
-        if best[0] == least:
+    for tries in (TRIES, MANY_TRIES):
+        for packed in _packed(group, tries):
+            best = packed if best[0] < 0 else min(best, packed, key=itemgetter(0))
+            if best[0] == least:
+                return best
+        if best[0] <= room or least > room:
             break
     return best
 
@@ -109,7 +119,7 @@ def _fits(group: tuple[Lifetime, ...], words: int) -> bool:
     return any(needed <= words for needed, _ in _packed(group))
 
 
-def _packed(group: Sequence[Lifetime]) -> Iterator[tuple[int, dict[str, int]]]:
+def _packed(group: Sequence[Lifetime], tries: int = TRIES) -> Iterator[tuple[int, dict[str, int]]]:
     """Tried are the largest first, as they fit least easily, and those first that are needed longest.
 
     Then what lies highest goes first, again and again.
@@ -117,7 +127,7 @@ def _packed(group: Sequence[Lifetime]) -> Iterator[tuple[int, dict[str, int]]]:
     """
     by_size = sorted(numbered(group), key=lambda tensor: (-tensor.words, tensor.first, tensor.last))
     for order in (by_size, sorted(by_size, key=lambda tensor: tensor.first - tensor.last)):
-        for _ in range(TRIES):
+        for _ in range(tries):
             at = first_fit(order)
             ends = [at[tensor.name] + tensor.words for tensor in order]
             needed = max(ends)
