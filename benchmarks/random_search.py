@@ -152,7 +152,7 @@ class Case:
         return {"ifmap", "output", *(name for name, there in has.items() if there)}
 
 
-def case_of(images: int, layer: str, array: str, is_large: bool) -> Case:
+def case_of(layer: str, array: str, is_large: bool, images: int = 1) -> Case:
     """A layer of the table for some images, with its operands streamed where they are large for the GLB."""
     shape, (rows, cols), residual = LAYERS[layer], ARRAYS[array], layer.endswith("residual")
     shape = replace(shape, sizes=replace(shape.sizes, n=images))
@@ -340,7 +340,7 @@ def main() -> None:
         every = Random(options.seed).sample(every, min(options.cases, len(every)))
     print(f"{'case':24}{'streamed':26}{'mapper':>10}{'random':>10}{'gain':>8}")
     rows = list[Row]()
-    for case in (case_of(options.images, *each) for each in every):
+    for case in (case_of(*each, options.images) for each in every):
         start = case.mapping()
         if start is None:
             print(f"{case.name:24}exceeds the GLB", flush=True)
