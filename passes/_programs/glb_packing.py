@@ -62,9 +62,9 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
 def pack(lifetimes: Sequence[Lifetime], room: float = inf) -> tuple[int, dict[str, int]]:
     """The fewest words found that hold all, and a first word for each name.
 
-    room: the words that there are. If all do not fit, though they might, there are `MANY_TRIES`. `fits` has fewer: it
-    takes a host's step for one at which values meet, which they need not in the program. What meets less may be packed
-    worse.
+    room: the words that there are. If all might fit and do not, there are `MANY_TRIES`. The mapper asks `fits`, which has
+    fewer. For it values meet at a step of the host, where in the program they need not. Then tries that were enough for
+    the mapper may be too few for the program.
     """
     needed, places = 0, dict[str, int]()
     for group in _apart(lifetimes):
