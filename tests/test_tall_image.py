@@ -27,6 +27,7 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.mapper.tall_image import images_inside, of_images, tall_image
+from cnncc.mapping.mapping import Mapping
 from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import can_run
@@ -185,6 +186,16 @@ def test_each_slice_of_weights_comes_once_for_all_images(tmp_path: Path) -> None
     together, apart = task.search(), replace(task, together=False).search()
     assert together and apart and together.cycles < 0.95 * apart.cycles
     check(layer, case, together.mapping, tmp_path)
+    assert has_images_inside(together.mapping) and not has_images_inside(apart.mapping)
+    for dataflow in ("os", "is"):  # other operands stay
+        kept = replace(task, dataflow=dataflow).search()
+        assert kept and not has_images_inside(kept.mapping)
+
+
+def has_images_inside(mapping: Mapping) -> bool:
+    """Whether a loop over n in time stands inside weight@rf, outside the box."""
+    depth = next(stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf"))
+    return any(loop.dim == "n" and not loop.keep for loop in mapping.loops[depth:])
 
 
 def test_one_image_is_not_tall() -> None:

@@ -16,9 +16,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
 from cnncc.arch.model import Arch, counted_arch
 from cnncc.mapper.arrays import NEVER
@@ -33,6 +34,7 @@ from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.tall_image import images_inside, of_images, tall_image, tradeoffs, undominated
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -81,7 +83,7 @@ class SearchTask:
         if tall := self._tall():
             of_tall, sizes = tall.search(), shape.sizes
             mappings = [of_images(one.mapping, sizes) for one in (of_tall.front if of_tall else ())]
-            mappings += [inside for one in each for inside in images_inside(one.mapping, sizes)]
+            mappings += self._with_images_inside(one.mapping for one in each)
             each = undominated([*each, *tradeoffs(shape, arch, self.budget, mappings, costs)])
         last = each[-1]
         least = min(best.least, last.cycles)
@@ -111,7 +113,7 @@ class SearchTask:
         """The best result, or a faster mapping of the tall image, or one with images further in (LOCAL-5)."""
         sizes, costed = self.shape.sizes, partial(tradeoffs, self.shape, self.arch, self.budget, costs=NOTHING)
         own = [best.mapping, *(other for other, _ in best.others[: self.effort.images])]
-        each = list(costed(chain.from_iterable(images_inside(mapping, sizes) for mapping in own)))
+        each = list(costed(self._with_images_inside(own)))
         if of_tall:
             mappings = [of_tall.mapping, *(other for other, _ in of_tall.others)]
             each += islice(costed(of_images(mapping, sizes) for mapping in mappings), 1)
@@ -120,6 +122,12 @@ class SearchTask:
             return best
         least, run = min(best.least, other.cycles), best.run + (of_tall.run if of_tall else 0)
         return replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
+
+    def _with_images_inside(self, mappings: Iterable[Mapping]) -> list[Mapping]:
+        """These mappings with images further in (LOCAL-5); none where a dataflow keeps other operands than weights."""
+        if self.dataflow not in ("", "ws"):
+            return []
+        return [inside for mapping in mappings for inside in images_inside(mapping, self.shape.sizes)]
 
     def _smallest(self) -> Result | None:
         """SPACE-15: the smallest mapping, if it has room."""

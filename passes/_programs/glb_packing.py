@@ -62,9 +62,9 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
 def pack(lifetimes: Sequence[Lifetime], room: float = inf) -> tuple[int, dict[str, int]]:
     """The fewest words found that hold all, and a first word for each name.
 
-    room: the words that there are. If all might fit and do not, there are `MANY_TRIES`. The mapper asks `fits`, which has
-    fewer. For it values meet at a step of the host, where in the program they need not. Then tries that were enough for
-    the mapper may be too few for the program.
+    room: the words that there are. If all might fit and do not, there are `MANY_TRIES`. The mapper asks `fits`, which
+    has fewer. For it values meet at a step of the host, where in the program they need not. Then tries that were enough
+    for the mapper may be too few for the program.
     """
     needed, places = 0, dict[str, int]()
     for group in _apart(lifetimes):
