@@ -167,7 +167,8 @@ def test_a_row_of_a_product_is_an_image() -> None:
         # weights and ifmap come at one place
         ("n > h > k':4 > k''||4@cols > weight@rf > ifmap@rf > {w > c}",
          ["h > k':4 > k''||4@cols > weight@rf > n > ifmap@rf > {w > c}"]),
-        # images side by side, images inside already, no weights
+        # ifmap outside weights, images side by side, images inside already, no weights
+        ("n > h > ifmap@rf > k':4 > k''||4@cols > weight@rf > {w > c}", []),
         ("n':2 > n''||2@rows > k':4 > k''||4@cols > weight@rf > ifmap@rf > {h > w > c}", []),
         ("k':4 > k''||4@cols > weight@rf > n > ifmap@rf > {h > w > c}", []),
         ("n > k':4 > k''||4@cols > ifmap@rf > {h > w > c}", []),

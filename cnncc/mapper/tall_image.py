@@ -48,19 +48,18 @@ def of_images(mapping: Mapping, sizes: Sizes) -> Mapping | None:
 
 
 def images_inside(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
-    """The mapping with its loop over n further in, at all places inside weight@rf: slices come once for all images.
+    """The mapping with its loop over n further in, at all places from weight@rf to ifmap@rf: slices come once for all.
 
     n > h':4 > k':8 > weight@rf*2 > ifmap@rf*2 > …        h':4 > k':8 > weight@rf*2 > n > ifmap@rf*2 > …
     """
     numbers = [number for number, loop in enumerate(mapping.loops) if loop.dim == "n"]
-    files = [at for at, stage in enumerate(mapping.stages) if (stage.operand, stage.memory) == ("weight", "rf")]
-    if len(numbers) != 1 or not files or mapping.stages[files[0]].depth <= numbers[0]:
+    files = {stage.operand: at for at, stage in enumerate(mapping.stages) if stage.memory == "rf"}
+    if len(numbers) != 1 or len(files) < 2 or mapping.stages[files["weight"]].depth <= numbers[0]:
         return
-    number, weight = numbers[0], files[0]
+    number, weight = numbers[0], files["weight"]
     loops = [*mapping.loops[:number], *mapping.loops[number + 1 :]]
     stages = [replace(stage, depth=stage.depth - (stage.depth > number)) for stage in mapping.stages]
-    box = next((at for at, loop in enumerate(loops) if loop.keep), len(loops))
-    for place in range(stages[weight].depth, box + 1):
+    for place in range(stages[weight].depth, stages[files["ifmap"]].depth + 1):
         depths = [
             each.depth + (each.depth > place or (each.depth == place and at > weight)) for at, each in enumerate(stages)
         ]
