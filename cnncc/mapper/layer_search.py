@@ -31,9 +31,9 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
 from cnncc.mapper.prices import NOTHING, Prices
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
+from cnncc.mapper.several_images import images_inside, of_images, tall_image, tradeoffs, undominated
 from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
-from cnncc.mapper.tall_image import images_inside, of_images, tall_image, tradeoffs, undominated
 from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape

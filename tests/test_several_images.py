@@ -26,7 +26,7 @@ from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.prices import DRAM_WORDS
-from cnncc.mapper.tall_image import images_inside, of_images, tall_image
+from cnncc.mapper.several_images import images_inside, of_images, tall_image
 from cnncc.mapping.mapping import Mapping
 from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import GlbBudget, LayerShape
