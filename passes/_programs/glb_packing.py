@@ -31,7 +31,7 @@ def numbered(lifetimes: Sequence[Lifetime]) -> list[Lifetime]:
     """The same lifetimes, counted in steps: one begins with each lifetime that begins after another one's end.
 
     Two lifetimes meet in the same cases as before. Layers at which none begins or ends do not count. So the mapper,
-    which numbers all ops, and `array-allocate`, which numbers layers, pack in the same way.
+    which numbers all ops, and `array-allocate`, which numbers layers, pack in the same way, but for steps of the host.
     """
     ends, steps = sorted(each.last for each in lifetimes), list[int]()
     for first in sorted(each.first for each in lifetimes):
