@@ -89,6 +89,8 @@ def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {runner_up['dataflow']}  {cycles}{runner_up['why']}"
         if runner_up["mapping"] and runner_up["why"] != CHOSEN:
             yield f"      {runner_up['mapping']}"
+    if all(runner_up["more"] > 0 for runner_up in compared["dataflows"] if runner_up["mapping"]):
+        yield "    the chosen mapping is none of them: a schedule or further tries gave it"
 
 
 def _more(more: int, cycles: int) -> str:

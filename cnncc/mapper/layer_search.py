@@ -9,14 +9,16 @@
    | in a tight budget | the best is far from the bound (SPACE-13) |
    | a longer one | much less may do (BOUND-6) |
    | a local one | the best is a little above the bound (LOCAL-1) |
-   | of one tall image | it has several images (LOCAL-5) |
+   | of one tall image, and with images further in | it has several images (LOCAL-5) |
 
 2. With prices: the front of cheaper mappings (FRONT-1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from cnncc.arch.model import Arch, counted_arch
@@ -29,9 +31,10 @@ from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved
 from cnncc.mapper.prices import NOTHING, Prices
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
+from cnncc.mapper.several_images import images_inside, of_images, tall_image, tradeoffs, undominated
 from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
-from cnncc.mapper.tall_image import tall_image, tradeoffs, undominated
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -77,8 +80,10 @@ class SearchTask:
         if self.budget.streamed and not tight:
             far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
             each = self._front(True, each, self.prices) if each[0].cost > far else each
-        if (tall := self._tall()) and (of_tall := tall.search()):
-            mappings = [one.mapping for one in of_tall.front]
+        if tall := self._tall():
+            of_tall, sizes = tall.search(), shape.sizes
+            mappings = [of_images(one.mapping, sizes) for one in (of_tall.front if of_tall else ())]
+            mappings += self._with_images_inside(one.mapping for one in each)
             each = undominated([*each, *tradeoffs(shape, arch, self.budget, mappings, costs)])
         last = each[-1]
         least = min(best.least, last.cycles)
@@ -105,15 +110,24 @@ class SearchTask:
         return tall and replace(self, shape=tall)
 
     def _with_images(self, best: Result, of_tall: Result | None) -> Result:
-        """The best result, or a faster mapping of the tall image (LOCAL-5)."""
-        if of_tall is None:
-            return best
-        mappings = [of_tall.mapping, *(other for other, _ in of_tall.others)]
-        other = next(tradeoffs(self.shape, self.arch, self.budget, mappings, NOTHING), None)
+        """The best result, or a faster mapping of the tall image, or one with images further in (LOCAL-5)."""
+        sizes, costed = self.shape.sizes, partial(tradeoffs, self.shape, self.arch, self.budget, costs=NOTHING)
+        own = [best.mapping, *(other for other, _ in best.others[: self.effort.images])]
+        each = list(costed(self._with_images_inside(own)))
+        if of_tall:
+            mappings = [of_tall.mapping, *(other for other, _ in of_tall.others)]
+            each += islice(costed(of_images(mapping, sizes) for mapping in mappings), 1)
+        other = min(each, key=lambda one: one.cycles, default=None)
         if other is None or other.cycles >= best.cycles:
             return best
-        least, run = min(best.least, other.cycles), best.run + of_tall.run
+        least, run = min(best.least, other.cycles), best.run + (of_tall.run if of_tall else 0)
         return replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
+
+    def _with_images_inside(self, mappings: Iterable[Mapping]) -> list[Mapping]:
+        """These mappings with images further in (LOCAL-5); none where a dataflow keeps other operands than weights."""
+        if self.dataflow not in ("", "ws"):
+            return []
+        return [inside for mapping in mappings for inside in images_inside(mapping, self.shape.sizes)]
 
     def _smallest(self) -> Result | None:
         """SPACE-15: the smallest mapping, if it has room."""

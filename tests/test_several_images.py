@@ -21,11 +21,13 @@ from cnncc.arch.model import load_arch
 from cnncc.certificate.least_costs import least_words
 from cnncc.dialects.nest import MappingAttr
 from cnncc.errors import Refusal
+from cnncc.mapper.effort import USUAL
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Objective
 from cnncc.mapper.prices import DRAM_WORDS
-from cnncc.mapper.tall_image import of_images, tall_image
+from cnncc.mapper.several_images import images_inside, of_images, tall_image
+from cnncc.mapping.mapping import Mapping
 from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import can_run
@@ -155,8 +157,52 @@ def test_a_row_of_a_product_is_an_image() -> None:
     assert of_images(tall, rows.sizes) == images
 
 
+@pytest.mark.parametrize(
+    ("mapping", "inside"),
+    [
+        # the ifmap of an image, or of a row of it, comes with the loop over images, or inside it
+        ("ifmap@glb > n > k':4 > c':2 > [k''||4@cols] > weight@rf > h > ifmap@rf > {w > c''}",
+         ["ifmap@glb > k':4 > c':2 > [k''||4@cols] > weight@rf > n > h > ifmap@rf > {w > c''}",
+          "ifmap@glb > k':4 > c':2 > [k''||4@cols] > weight@rf > h > n > ifmap@rf > {w > c''}"]),
+        # weights and ifmap come at one place
+        ("n > h > k':4 > k''||4@cols > weight@rf > ifmap@rf > {w > c}",
+         ["h > k':4 > k''||4@cols > weight@rf > n > ifmap@rf > {w > c}"]),
+        # ifmap outside weights, images side by side, images inside already, no weights
+        ("n > h > ifmap@rf > k':4 > k''||4@cols > weight@rf > {w > c}", []),
+        ("n':2 > n''||2@rows > k':4 > k''||4@cols > weight@rf > ifmap@rf > {h > w > c}", []),
+        ("k':4 > k''||4@cols > weight@rf > n > ifmap@rf > {h > w > c}", []),
+        ("n > k':4 > k''||4@cols > ifmap@rf > {h > w > c}", []),
+    ],
+)  # fmt: skip
+def test_images_inside_weights(mapping: str, inside: list[str]) -> None:
+    sizes = shape_of(Layer(kernel=(1, 1), image=(6, 5), n=4, k=8, c=4)).sizes
+    assert list(images_inside(parse(mapping, sizes), sizes)) == [parse(each, sizes) for each in inside]
+
+
+def test_each_slice_of_weights_comes_once_for_all_images(tmp_path: Path) -> None:
+    """Images of 11 x 11 pixels on 8 x 8 PEs: a tile of two images would have parts of both."""
+    layer = Layer(kernel=(1, 1), image=(11, 11), n=3, k=13, c=17)
+    case = replace(case_of(layer, 60_000, Random(2)), arch=load_arch("spatial-8x8"))
+    task = SearchTask(case.shape, case.arch, case.budget, effort=USUAL)
+    together, apart = task.search(), replace(task, together=False).search()
+    assert together and apart and together.cycles < 0.95 * apart.cycles
+    check(layer, case, together.mapping, tmp_path)
+    assert has_images_inside(together.mapping) and not has_images_inside(apart.mapping)
+    for dataflow in ("os", "is"):  # other operands stay
+        kept = replace(task, dataflow=dataflow).search()
+        assert kept and not has_images_inside(kept.mapping)
+
+
+def has_images_inside(mapping: Mapping) -> bool:
+    """Whether a loop over n in time stands inside weight@rf, outside the box."""
+    depth = next(stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf"))
+    return any(loop.dim == "n" and not loop.keep for loop in mapping.loops[depth:])
+
+
 def test_one_image_is_not_tall() -> None:
-    assert tall_image(shape_of(product(n=1))) is None
+    one = shape_of(product(n=1))
+    assert tall_image(one) is None
+    assert not list(images_inside(parse("k':4 > k''||4@cols > weight@rf > ifmap@rf > {c}", one.sizes), one.sizes))
     assert tall_image(replace(shape_of(product(kind="max")), per_position=True)) is None
 
 

@@ -1,8 +1,8 @@
-"""Layers of several images: mappings of the layer whose one image has all their rows (LOCAL-5). No IR."""
+"""Layers of several images: mappings whose loops over them stand where those of the space do not (LOCAL-5). No IR."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cnncc.arch.model import Arch, Energy
@@ -47,12 +47,31 @@ def of_images(mapping: Mapping, sizes: Sizes) -> Mapping | None:
     return without_single_trips(loops, stages, sizes)
 
 
+def images_inside(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
+    """The mapping with its loop over n further in, at all places from weight@rf to ifmap@rf: slices come once for all.
+
+    n > h':4 > k':8 > weight@rf*2 > ifmap@rf*2 > …        h':4 > k':8 > weight@rf*2 > n > ifmap@rf*2 > …
+    """
+    numbers = [number for number, loop in enumerate(mapping.loops) if loop.dim == "n"]
+    files = {stage.operand: at for at, stage in enumerate(mapping.stages) if stage.memory == "rf"}
+    if len(numbers) != 1 or len(files) < 2 or mapping.stages[files["weight"]].depth <= numbers[0]:
+        return
+    number, weight = numbers[0], files["weight"]
+    loops = [*mapping.loops[:number], *mapping.loops[number + 1 :]]
+    stages = [replace(stage, depth=stage.depth - (stage.depth > number)) for stage in mapping.stages]
+    for place in range(stages[weight].depth, stages[files["ifmap"]].depth + 1):
+        depths = [
+            each.depth + (each.depth > place or (each.depth == place and at > weight)) for at, each in enumerate(stages)
+        ]
+        moved = [replace(stage, depth=depth) for stage, depth in zip(stages, depths, strict=True)]
+        yield without_single_trips([*loops[:place], mapping.loops[number], *loops[place:]], moved, sizes)
+
+
 def tradeoffs(
-    shape: LayerShape, arch: Arch, budget: GlbBudget, mappings: Sequence[Mapping], costs: Energy
+    shape: LayerShape, arch: Arch, budget: GlbBudget, mappings: Iterable[Mapping | None], costs: Energy
 ) -> Iterator[Tradeoff]:
-    """Cycles and costs of those mappings of the tall image that can be programs of the images."""
-    for of_tall in mappings:
-        mapping = of_images(of_tall, shape.sizes)
+    """Cycles and costs of those mappings of the images that can be programs."""
+    for mapping in mappings:
         if mapping and can_run(shape, arch, mapping, budget.residual) and fits_glb(shape, arch, mapping, budget.words):
             cycles = layer_cycles(plan_in(budget, shape, mapping), arch)
             yield Tradeoff(mapping, cycles, cost_of(shape, mapping, arch, budget.residual, costs))
