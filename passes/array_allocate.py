@@ -97,7 +97,7 @@ def allocate(module: ModuleOp, glb_words: int, banks: int = 1) -> dict[str, int]
         glb = bank_places(cores, tensors, glb_words, banks)
     else:
         lifetimes = _lifetimes(module, tensors)
-        needed, glb = pack(lifetimes, glb_words)
+        needed, glb = pack(lifetimes)
         _check_size(module, lifetimes, needed, glb_words)
     in_dram = [*_weights(module, tensors), *(tensor.name for tensor in tensors.values() if tensor.in_record)]
     placed = glb | dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))

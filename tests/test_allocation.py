@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from array_cases import module
+from drawn import compiled_at_random
 from examples import SEED, examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from xdsl.dialects.func import FuncOp
 
+from cnncc.arch.model import load_arch
 from cnncc.dialects.array import TensorAttr, TensorOp
+from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.driver.pipeline import NONE, Compilation, Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.passes._programs.glb_packing import TRIES, Lifetime, first_fit, fits, numbered, pack
-from cnncc.passes.array_allocate import allocate
+from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.prefetch import _before, lifetimes, resident_values
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
+from cnncc.passes.array_allocate import _lifetimes, allocate
 
 
 def meet(one: Lifetime, other: Lifetime) -> bool:
@@ -85,20 +99,6 @@ def test_packing_is_what_one_does_that_looks_at_every_word() -> None:
     assert pack([]) == (0, {}) and fits([], 0)
 
 
-def test_packing_goes_on_where_there_is_little_room() -> None:
-    each = (
-        (6, 6, 9), (3, 7, 7), (4, 6, 7), (6, 8, 9), (6, 7, 7), (7, 2, 2), (5, 5, 7), (7, 4, 4), (5, 4, 7), (6, 1, 4),
-        (7, 4, 6),
-    )  # fmt: skip
-    some = [Lifetime(str(number), *life) for number, life in enumerate(each)]
-    assert not fits(some, 29) and pack(some)[0] == pack(some, 30)[0] == 30
-    needed, at = pack(some, 29)
-    assert needed == 29 == max(at[each.name] + each.words for each in some)
-    for a, b in ((a, b) for a in some for b in some if a.name < b.name and meet(a, b)):
-        assert at[a.name] + a.words <= at[b.name] or at[b.name] + b.words <= at[a.name]
-    assert pack(some, 1)[0] == 30  # no packing has room
-
-
 def test_numbers_of_steps_say_who_meets_and_nothing_else() -> None:
     rng = random.Random(SEED + 1)
     for _ in range(examples(120)):
@@ -110,6 +110,59 @@ def test_numbers_of_steps_say_who_meets_and_nothing_else() -> None:
         assert sorted({each.first for each in steps}) == list(range(1 + max(each.last for each in steps))), some
         apart = [each._replace(first=3 * each.first + 1, last=3 * each.last + 2) for each in some]
         assert numbered(apart) == steps == numbered(steps), some
+
+
+@pytest.mark.usefixtures("short_searches")
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_the_mapper_packs_is_what_the_program_has(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """As many words, needed at the same time: then what has a place for the mapper has one in the program."""
+    compiled_at_random(data, tmp_path_factory.getbasetemp(), check_lifetimes)
+
+
+@pytest.mark.usefixtures("short_searches")
+def test_partial_sums_of_a_part_have_the_gaps_of_its_images(tmp_path: Path) -> None:
+    """They lie as the results do: two images of a channel of 2, sums of two words."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[2,18,1,1] x) => (float[2,2,1,1] y) {
+            [a] a = Conv (x, w)
+            [y] y = Concat <axis = 1> (a, a)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 18, 1, 1), np.float32), "w"))
+    onnx.save(model, tmp_path / "net.onnx")
+    mapping = "weight@glb > params@glb > c':6 > weight@rf > n > ifmap@rf > {c''}"
+    (tmp_path / "given.toml").write_text(f'[a]\nmapping = "{mapping}"\n')
+    settings = Settings(load_arch("spatial-4x4"), "spatial-4x4", 16, schedule=str(tmp_path / "given.toml"))
+    compilation = import_model(tmp_path / "net.onnx", None, settings)
+    check_lifetimes(compilation)
+    sizes = {op.record.data.name: op.record.data.words for op in compilation.module.ops if isinstance(op, TensorOp)}
+    assert sizes["a.sums.glb"] == (2 + 1) * 2
+
+
+def check_lifetimes(compilation: Compilation) -> None:
+    compilation.settings = replace(compilation.settings, groups=NONE)
+    compilation.run_before("nest-to-array")
+    func = next(op for op in compilation.module.walk() if isinstance(op, FuncOp))
+    network, mappings = Network(func), {op: mapping_of(op) for op in func.walk() if isinstance(op, LayerOp)}
+    mapped = lifetimes(network, compilation.settings.arch, mappings, [])
+    in_glb = {value.root for value in resident_values(network, mappings)}
+    for layer, mapping in mappings.items():
+        if layer.prefetched is not None and (before := _before(network, layer, in_glb)) is not None:
+            names = [f"{operand} {network.number[layer]}" for operand in prefetchable(mapping)]
+            mapped |= {name: mapped[name]._replace(first=before) for name in names}
+    compilation.run_before("array-allocate")
+    records = [op.record.data for op in compilation.module.ops if isinstance(op, TensorOp)]
+    programmed = _lifetimes(compilation.module, {record.name: record for record in records})
+    assert in_steps(mapped.values()) == in_steps(programmed)
+
+
+def in_steps(lifetimes: Iterable[Lifetime]) -> list[tuple[int, int, int]]:
+    return sorted(
+        (words, first, last) for _, words, first, last in numbered([each for each in lifetimes if each.words])
+    )
 
 
 TENSORS = """

@@ -46,6 +46,7 @@ class LayerShape:
 
     - params: parameters (bias, scale) of each output channel; with per_position, of each output position
     - shuffle: the number of groups in which output channels are shuffled
+    - image: words from an image of the output to the next where it is part of a larger value; 0 where it is not
     """
 
     kind: str
@@ -56,6 +57,7 @@ class LayerShape:
     iw: int
     shuffle: int = 1
     per_position: bool = False
+    image: int = 0
 
     @property
     def is_mac(self) -> bool:
@@ -284,8 +286,9 @@ def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool)
     params = shape.params * arch.words_per_param
     words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}
     if partial:
-        output = staged.get("output")
-        results = stage_block(shape, mapping.loops, output).words if output else shape.results
+        output, images = staged.get("output"), shape.sizes.n
+        gap = max(0, shape.image - shape.results // images)  # sums lie as far apart as results
+        results = stage_block(shape, mapping.loops, output).words if output else shape.results + (images - 1) * gap
         words["sums"] = arch.words_per_sum * results
     return words
 

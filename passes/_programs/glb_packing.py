@@ -10,12 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 TRIES = 16  # of an order; ResNet-20 with 65,216 of 65,536 words in use needs 7
-MANY_TRIES = 128  # of `pack`, if these find too little room; ResNet-20 with three images and 65,024 words needs 25
 
 
 class Lifetime(NamedTuple):
@@ -31,7 +29,7 @@ def numbered(lifetimes: Sequence[Lifetime]) -> list[Lifetime]:
     """The same lifetimes, counted in steps: one begins with each lifetime that begins after another one's end.
 
     Two lifetimes meet in the same cases as before. Layers at which none begins or ends do not count. So the mapper,
-    which numbers all ops, and `array-allocate`, which numbers layers, pack in the same way, but for steps of the host.
+    which numbers all ops, and `array-allocate`, which numbers layers and copies, pack in the same way.
     """
     ends, steps = sorted(each.last for each in lifetimes), list[int]()
     for first in sorted(each.first for each in lifetimes):
@@ -59,16 +57,11 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     return starts
 
 
-def pack(lifetimes: Sequence[Lifetime], room: float = inf) -> tuple[int, dict[str, int]]:
-    """The fewest words found that hold all, and a first word for each name.
-
-    room: the words that there are. If all might fit and do not, there are `MANY_TRIES`. The mapper asks `fits`, which
-    has fewer. For it values meet at a step of the host, where in the program they need not. Then tries that were enough
-    for the mapper may be too few for the program.
-    """
+def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:
+    """The fewest words found that hold all, and a first word for each name."""
     needed, places = 0, dict[str, int]()
     for group in _apart(lifetimes):
-        words, starts = _pack(group, room)
+        words, starts = _pack(group)
         needed, places = max(needed, words), places | starts
     return needed, places
 
@@ -101,14 +94,11 @@ def _live(lifetimes: Sequence[Lifetime]) -> int:
     return max(accumulate(changes[number] for number in sorted(changes)), default=0)
 
 
-def _pack(group: tuple[Lifetime, ...], room: float) -> tuple[int, dict[str, int]]:
+def _pack(group: tuple[Lifetime, ...]) -> tuple[int, dict[str, int]]:
     least, best = _live(group), (-1, dict[str, int]())
-    for tries in (TRIES, MANY_TRIES):
-        for packed in _packed(group, tries):
-            best = packed if best[0] < 0 else min(best, packed, key=itemgetter(0))
-            if best[0] == least:
-                return best
-        if best[0] <= room or least > room:
+    for packed in _packed(group):
+        best = packed if best[0] < 0 else min(best, packed, key=itemgetter(0))
+        if best[0] == least:
             break
     return best
 
@@ -119,7 +109,7 @@ def _fits(group: tuple[Lifetime, ...], words: int) -> bool:
     return any(needed <= words for needed, _ in _packed(group))
 
 
-def _packed(group: Sequence[Lifetime], tries: int = TRIES) -> Iterator[tuple[int, dict[str, int]]]:
+def _packed(group: Sequence[Lifetime]) -> Iterator[tuple[int, dict[str, int]]]:
     """Tried are the largest first, as they fit least easily, and those first that are needed longest.
 
     Then what lies highest goes first, again and again.
@@ -127,7 +117,7 @@ def _packed(group: Sequence[Lifetime], tries: int = TRIES) -> Iterator[tuple[int
     """
     by_size = sorted(numbered(group), key=lambda tensor: (-tensor.words, tensor.first, tensor.last))
     for order in (by_size, sorted(by_size, key=lambda tensor: tensor.first - tensor.last)):
-        for _ in range(tries):
+        for _ in range(TRIES):
             at = first_fit(order)
             ends = [at[tensor.name] + tensor.words for tensor in order]
             needed = max(ends)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import note
+from cnncc.dialects.cnn import ConcatOp, shape
 from cnncc.dialects.nest import GroupOp, LayerOp, build_nest, group_layers, image_shape, label_of, mapping_of, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import DIMS, Malformed, Mapping, Sizes, mapping_problem
 from cnncc.model.layer_shape import LayerShape, reach
+from cnncc.passes._programs.tensors import uses
 from cnncc.passes._scheduling.rewrites import Missing, without_single
 from cnncc.window import Window
 
@@ -128,7 +131,16 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     steps, sizes = layer.steps.data, layer.sizes.data
     params = bool(steps.bias) + bool(steps.scale)
     of = (layer.kind.data, sizes, layer.window.data, params)
-    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position))
+    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, _image_apart(layer)))
+
+
+def _image_apart(layer: LayerOp) -> int:
+    """Words from an image of the output to the next, where several are parts of the images of a concatenation."""
+    apart, value = 0, layer.result if layer.sizes.data.n > 1 else None
+    while value:
+        value = next((use.operation.results[0] for use in uses(value) if isinstance(use.operation, ConcatOp)), None)
+        apart = prod(shape(value.type)[1:]) if value else apart
+    return apart
 
 
 def touched(shape: LayerShape) -> LayerShape:

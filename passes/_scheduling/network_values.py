@@ -50,6 +50,10 @@ class Network:
             by_root.setdefault(self.root(value), []).append(value)
         self.values = [value for root, members in by_root.items() for value in self._value(root, members)]
 
+    def ready(self, op: Operation) -> int:
+        """The number of the first op that runs with results of an op in the GLB: the host's come when it has ended."""
+        return self.number[op] + isinstance(op, HostOp)
+
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose tensor `value` is (part of)."""
         value = source(value)
@@ -83,9 +87,22 @@ class Network:
         makers = [member.owner for member in members]
         if not any(isinstance(op, LayerOp) for op in (*users, *makers)) and not self._passes(members):
             return
-        numbers = [self.number[op] for op in (*users, *makers) if isinstance(op, Operation)]
-        first = min(numbers) if all(isinstance(maker, Operation) for maker in makers) else -1
-        yield Value(root, prod(shape(root.type)), first, max(numbers), _may_move(root, members))
+        given = any(not isinstance(maker, Operation) for maker in makers)
+        first = -1 if given else min(self.ready(maker) for maker in makers if isinstance(maker, Operation))
+        ends = [*self._reads(members), *(self.number[maker] for maker in makers if isinstance(maker, Operation))]
+        yield Value(root, prod(shape(root.type)), first, max(ends), _may_move(root, members))
+
+    def _reads(self, members: Sequence[SSAValue]) -> Iterator[int]:
+        """The ops that read a value in the GLB. A host segment does so if DRAM does not have it by its scale yet."""
+        for member in members:
+            in_dram = {self.given.get(member)}
+            for use in sorted(uses(member), key=lambda use: self.number[use.operation]):
+                if isinstance(use.operation, HostOp):
+                    quant = use.operation.input_quants.data[use.index].data
+                    if quant in in_dram:
+                        continue
+                    in_dram.add(quant)
+                yield self.number[use.operation]
 
     def _passes(self, members: Sequence[SSAValue]) -> bool:
         """Whether what is given is read in the GLB by no layer, but to be put elsewhere."""

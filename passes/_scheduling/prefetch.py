@@ -106,7 +106,8 @@ def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | No
     if isinstance(maker, LayerOp):
         return number
     given = list(maker.results) if maker is not None else [value for value in network.given if not _made(value)]
-    return number if any(network.root(value) in in_glb for value in given) else None
+    ready = network.ready(maker) if maker is not None else number
+    return ready if any(network.root(value) in in_glb for value in given) else None
 
 
 def _made(value: SSAValue) -> bool:
