@@ -69,8 +69,7 @@ def _apart(op: LayerOp) -> bool:
     inside = concatenated(block) if block else {}
 
     def whole(value: SSAValue) -> SSAValue:
-        value = source(value)
-        return whole(inside[value][0]) if value in inside else value
+        return whole(inside[source(value)][0]) if source(value) in inside else value
 
     images = [(shape(value.type), shape(whole(value).type)) for value in values]
     return any(own[0] > 1 and prod(own[1:]) != prod(around[1:]) for own, around in images)
