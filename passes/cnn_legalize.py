@@ -49,7 +49,8 @@ class CnnLegalizePass(ModulePass):
     concat and host remain.
 
     An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
-    without epilogue: an operand of two places, a reshape to other rows and columns, a value that host or user share.
+    without epilogue: an operand of two places, a reshape to other rows and columns, a value that host or user share, a
+    value that is read as other images: behind an image lie the other parts.
 
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"
@@ -103,10 +104,15 @@ def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -
 
 
 def _is_free(source: SSAValue) -> bool:
-    """Whether a layer computes `source` for layers alone; a value that user or host share is a tensor of its own."""
+    """Whether a layer computes `source` for layers alone, and these read the same images.
+
+    A value that user or host share is a tensor of its own.
+    """
     users = [source]
     for value in users:
         users += [use.operation.results[0] for use in value.uses if isinstance(use.operation, ReshapeOp)]
+    if len({_padded_dims(value)[0] for value in users}) > 1:
+        return False
     shared = any(isinstance(use.operation, HostOp | ReturnOp) for value in users for use in value.uses)
     return isinstance(source.owner, ConvOp | PoolOp | AddOp | ConcatOp) and not shared
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from cnn_ir import imported, parse
 from onnx import helper
 from test_quant_lowering import W, X, decibels, hosts, lowered, normal
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import SSAValue
 from xdsl.parser import Parser
 
 from cnncc.arch.model import PRESETS, load_arch
@@ -108,6 +110,14 @@ CASES = {
         ],
         V,
     ),
+    "a part that is read as one image": (
+        [
+            same("a"), concat(["a", "x"], "c"), node("Reshape", ["a", "one"], ["r"]),
+            node("Reshape", ["c", "one"], ["d"]), node("MaxPool", ["r"], ["m"], kernel_shape=[1, 1]),
+            concat(["m", "d"]),
+        ],
+        {**V, "one": np.array([1, -1, 9, 7])},
+    ),
     "shuffle of a conv": ([node("Conv", ["x", "w6"], ["c"], auto_pad="SAME_UPPER"), *SHUFFLED, *AGAIN], S),
     "shuffle of a grouped conv's relu, beside another reader": (
         [
@@ -188,7 +198,10 @@ def lowered_again(nodes, arrays) -> tuple[ModuleOp, CompilerContext]:
 
 
 def assert_addressable(module: ModuleOp) -> None:
-    """Every operand of a concatenation is, but for its shape, a value of its own that no other has a part of."""
+    """Every operand of a concatenation is, but for its shape, a value of its own that no other has a part of.
+
+    Nothing reads it as other images: what follows an image in memory are the other parts.
+    """
     places = [value for op in module.walk() if isinstance(op, ConcatOp) for value in op.inputs]
     sources = []
     for value in places:
@@ -197,7 +210,16 @@ def assert_addressable(module: ModuleOp) -> None:
             value = value.owner.x
         assert (*value.type.get_shape(), 1, 1)[:4] == (n, c, h, w)
         sources.append(value)
+        assert {reshape.result.type.get_shape()[0] for reshape in reshapes(value)} <= {n}
     assert len(set(sources)) == len(sources)
+
+
+def reshapes(value: SSAValue) -> Iterator[ReshapeOp]:
+    """Those of a value, and those of these."""
+    for use in value.uses:
+        if isinstance(use.operation, ReshapeOp):
+            yield use.operation
+            yield from reshapes(use.operation.result)
 
 
 def test_quant_concat_copies_only_what_has_two_places() -> None:
@@ -210,6 +232,7 @@ def test_quant_concat_copies_only_what_has_two_places() -> None:
     assert (copies["one value twice"], copies["a value in two"]) == (2, 2)
     # An input is a tensor of its own; and the image made flat has other rows.
     assert (copies["concatenations of concatenations"], copies["two dims, and an image made flat"]) == (1, 1)
+    assert copies["a part that is read as one image"] == 3  # and the input, and all parts as one image
 
 
 def test_quant_concat_gives_its_operands_one_range() -> None:
