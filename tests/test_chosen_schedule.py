@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
 from examples import examples
+from frontend_models import model
 from group_cases import Chain
 from onnx import helper
 from test_group_choice import drawn_auto, drawn_narrow
@@ -48,6 +50,19 @@ def test_groups_and_streamed_values(tmp_path: Path) -> None:
     file.write_text(arch_text(preset).replace(f"words = {preset.glb.words}", "words = 4096"))
     schedule = emitted(tmp_path, SAMPLES / "models" / "mnist.onnx", "--arch", file)
     assert "[[group]]\nlayers = [" in schedule and 'output = "streamed"' in schedule
+
+
+def test_an_image_that_stays_in_the_glb(tmp_path: Path) -> None:
+    """Layers in a group leave its results without a place, so that these took the image's. Then y had no mapping."""
+    text = """g (float[3, 6, 8, 10] x) => (float[3, 6, 8, 10] s, float[3, 6, 2, 2] y) {
+        d = Relu (x)
+        s = Sum (x, x, x, d)
+        y = Conv <group = 6, kernel_shape = [4, 6], strides = [4, 4]> (x, w)
+    }"""
+    network, preset, file = model(text, w=noise(1, 6, 1, 4, 6)), load_arch("spatial-4x4"), tmp_path / "small.toml"
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=1700))))
+    schedule = emitted(tmp_path, save(network, tmp_path / "net.onnx"), "--arch", file, "--objective", "energy")
+    assert "[[group]]" in schedule and "columns = " not in schedule
 
 
 def test_layers_side_by_side(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, glb_too_sm
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.schedule_file import DataflowName, Entry, LayerNumbers, MappingText, Schedule
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
-from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
+from cnncc.passes._scheduling.written_mappings import kept_resident, written_mapping, written_violations
 
 
 class WantedMapping(NamedTuple):
@@ -152,6 +152,11 @@ class Candidates:
     def is_searched(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
         return not isinstance(self.given(layer), MappingText | LayerNumbers)
+
+    def keeps(self, layer: LayerOp) -> list[str]:
+        """The operands that a given mapping has resident."""
+        given = self.given(layer)
+        return kept_resident(layer_shape(layer), self.arch, given) if isinstance(given, MappingText) else []
 
     def faster(self, wanted: WantedMapping) -> list[Mapping]:
         """The mapping that is wanted, and cheaper ones; or none. Of an elementwise layer the best one alone."""

@@ -141,14 +141,16 @@ class _Mapped(NamedTuple):
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped:
     """Mappings with as many of these values resident as fit, the best of a few choices by the objective."""
-    given = (layer for layer in network.layers if not candidates.is_searched(layer))
+    given = [layer for layer in network.layers if not candidates.is_searched(layer)]
     fixed = {root for layer in given for root in network.operands(layer).values()}
+    kept = {network.operands(layer).get(operand) for layer in given for operand in candidates.keeps(layer)}
     free = [value for value in values if value.root not in fixed]
+    wanted = [value for value in values if value.root in kept]
     choices = list[_Mapped]()
     if of_all := _all_resident(network, values, candidates):
         choices.append(of_all)
     else:
-        for resident in resident_choices(network, values, free, candidates.arch):
+        for resident in resident_choices(network, values, free, wanted, candidates.arch):
             if choices and not _may_be_worth(choices[0], network, candidates):
                 break
             with suppress(_NoBetter):

@@ -45,12 +45,15 @@ def all_fit(network: Network, values: Sequence[Value], arch: Arch) -> bool:
     return all(live_words(values, network.number[layer]) < arch.glb.words for layer in network.layers)
 
 
-def resident_choices(network: Network, values: Sequence[Value], free: Sequence[Value], arch: Arch) -> list[list[Value]]:
+def resident_choices(
+    network: Network, values: Sequence[Value], free: Sequence[Value], wanted: Sequence[Value], arch: Arch
+) -> list[list[Value]]:
     """CHAIN-5. Sets of values to keep resident: one for few waits and, if it is another one, one for few words.
 
-    free: the values that may be exchanged. The others are operands of layers whose mappings are given.
+    - free: the values that may be exchanged. The others are operands of layers whose mappings are given.
+    - wanted: those that such mappings have resident, whatever else has room then.
     """
-    small = [value for value in _smallest_first(network, arch) if value in values]
+    small = _smallest_first(network, values, wanted, arch)
     exchanged = _exchanged(network, small, free, arch)
     return [exchanged] if exchanged == small else [exchanged, small]
 
@@ -86,10 +89,10 @@ def without_largest(resident: Sequence[Value], number: int) -> list[Value] | Non
     return [value for value in resident if value is not largest]
 
 
-def _smallest_first(network: Network, arch: Arch) -> list[Value]:
-    """The smallest values, as long as every layer has GLB words for its weights and its streamed operands."""
-    resident = [value for value in network.values if not value.may_move]
-    streamed = [value for value in network.values if value.may_move]
+def _smallest_first(network: Network, values: Sequence[Value], wanted: Sequence[Value], arch: Arch) -> list[Value]:
+    """Wanted values, and the smallest, as long as all layers have GLB words for weights and streamed operands."""
+    resident = [value for value in values if value in wanted or not value.may_move]
+    streamed = [value for value in values if value not in resident]
     for value in sorted(streamed, key=lambda value: (value.words, value.first)):
         if _fit(network, [*resident, value], network.beside(value), arch):
             resident.append(value)

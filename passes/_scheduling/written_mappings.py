@@ -84,6 +84,13 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
     raise glb_too_small(arch, budget, least, "smaller tiles around it")
 
 
+def kept_resident(shape: LayerShape, arch: Arch, written: MappingText) -> list[str]:
+    """The operands that stay in the GLB as a whole: a text with the stages in register files has all stages."""
+    stages = next(completions(written.mapping, shape, arch)).stages
+    staged = {stage.operand for stage in stages if stage.memory == "glb"}
+    return [operand for operand in MOVING if operand not in staged] if any(s.memory == "rf" for s in stages) else []
+
+
 def _cost(shape: LayerShape, arch: Arch, mapping: Mapping) -> tuple[bool | int, ...]:
     """Weights that are small as a whole come first, then what moves little."""
     weights = [stage for stage in mapping.stages if stage.operand == "weight" and stage.memory == "glb"]
