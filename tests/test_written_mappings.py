@@ -49,7 +49,7 @@ PARTS = 4
 Random = np.random.Generator
 # What the lowering says of forms that it does not have.
 NOT_YET = (
-    "move through the GLB image by image",
+    "through the GLB image by image",
     "params come in slices only where ifmap, residual and output lie in the GLB",
     "glb.words",
     "limit 8: its loops in time are",

@@ -77,8 +77,9 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
         if best is not None:  # smaller blocks move more words
             return best[1]
     if least == NOTHING_FITS:
-        streamed, help_ = " and ".join(sorted(budget.streamed)), "a loop over n in time outside the others"
-        what = f"its {streamed} move through the GLB image by image, and in equal blocks"
+        streamed, help_ = sorted(budget.streamed), "a loop over n in time outside the others"
+        moves = "move" if len(streamed) > 1 else "moves"
+        what = f"its {' and '.join(streamed)} {moves} through the GLB image by image, and in equal blocks"
         finding = Finding(what, help=f"{help_}, tiles that divide the layer, or an array with a larger GLB")
         raise GlbTooSmall(finding.text, arch.glb.words, finding)
     raise glb_too_small(arch, budget, least, "smaller tiles around it")
