@@ -22,6 +22,7 @@ from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, PoolOp, ReshapeOp, shuff
 from cnncc.dialects.nest import NEST
 from cnncc.driver.calibrate import calibrate
 from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
+from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
 from cnncc.eval.cnn import evaluate
 from cnncc.frontend.import_onnx import import_onnx
@@ -372,6 +373,16 @@ def test_quant_concat_parts_move_image_by_image() -> None:
     results.append(isa.evaluate(module, ctx.weights, arch, images)[0])
     for outputs in results:
         assert all(np.array_equal(got, each) for got, each in zip(outputs, want, strict=True))
+
+
+def test_a_part_that_edited_ir_reads_as_other_images_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the copy by `cnn-legalize`: the words of its second image do not follow those of the first."""
+    monkeypatch.setattr("cnncc.passes.cnn_legalize._is_free", lambda _: True)
+    module, ctx = lowered_again(*CASES["a part that is read as one image"])
+    module.attributes[DONE] = StringAttr("cnn-legalize")
+    compilation = Compilation(ctx, module, Settings(load_arch("spatial-8x8"), "spatial-8x8", 16, groups="none"))
+    with pytest.raises(Refusal, match="is part of .*: its 2 images cannot be read as 1"):
+        compilation.run("array")
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,15 @@ class ArrayTensors:
         return self.places[memory, source(value)]
 
     def home(self, memory: A.Memory, value: SSAValue) -> ActivationLayout:
-        """A value's tensor, as the layer sees it that has the value under its type."""
+        """A value's tensor, as the layer sees it that has the value under its type. Raises Refusal."""
         whole, first, apart = columns_of(value)
         tensor = self.declared[self.tensor(memory, whole)]
-        _, channels, rows, cols = image_shape(whole.type)
+        images, channels, rows, cols = image_shape(whole.type)
+        if tensor.part_of and images != tensor.shape[0]:
+            raise Refusal(
+                f"tensor {tensor.name} is part of {tensor.part_of}: its {tensor.shape[0]} images cannot be read as "
+                f"{images}, as other parts lie between them; cnn-legalize copies such parts"
+            )
         image, plane = tensor.image or channels * rows * cols, tensor.plane or rows * cols
         home = self.columns(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), first)
         return replace(home, image=apart) if apart else home
