@@ -9,6 +9,7 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tcpa_programs
 from cli_cases import conv_model, done, refused, save
@@ -97,6 +98,17 @@ def test_a_network_whose_weights_exceed_the_glb_is_refused_before_any_search() -
     message = "all weights and parameters lie in the GLB: 276,496 words, limit 32,768; a larger GLB, or layers one"
     said = refused("compile", ROOT / "samples/models/resnet20.onnx", "--arch", "tcpa-4x4", "--parallel", "layers")
     assert message in said
+
+
+def test_a_result_that_is_two_outputs_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[1,4,8,8] x) => (float[1,4,7,7] v, float[1,4,7,7] d) {
+            [v] v = MaxPool <kernel_shape = [2,2]> (x)
+            [d] d = Dropout (v)
+        }"""
+    )
+    said = refused("compile", save(model, tmp_path / "net.onnx"), "--arch", "tcpa-4x4", "--parallel", "layers")
+    assert "the result of layer 'v' is 2 outputs of the network: cores have one, the result of a frame" in said
 
 
 def test_rectangles_that_no_buses_allow_are_laid_in_no_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from cnncc.dialects.cnn import ReshapeOp, Steps, StepsAttr, WindowAttr
@@ -68,6 +69,11 @@ class LayerGraph:
         if leaving != [layers[-1]]:
             raise Refusal(
                 f"the result of layer '{label_of(leaving[0])}' leaves the cores, and layers behind it read it"
+            )
+        if (outputs := sum(isinstance(op, ReturnOp) for op in users[layers[-1]])) > 1:
+            raise Refusal(
+                f"the result of layer '{label_of(layers[-1])}' is {outputs} outputs of the network: cores have one, "
+                f"the result of a frame; leave the others out of the model's outputs"
             )
         return cls(tuple(layers), next(iter(read)))
 
