@@ -116,9 +116,21 @@ def factors_of_rows() -> onnx.ModelProto:
     return build(nodes, {"x": (1, 5, 7)}, ["y"], arrays)
 
 
+def five_dims() -> onnx.ModelProto:
+    """Outputs of two images: the input's channels by pairs, and a convolution's, which is read otherwise, too."""
+    nodes = [
+        node("Reshape", ["x", "pairs"], ["p"], name="p"),
+        node("Conv", ["x", "w"], ["c"], name="c"),
+        node("Reshape", ["c", "threes"], ["t"], name="t"),
+        node("Relu", ["c"], ["y"], name="y"),
+    ]
+    arrays = {"pairs": np.array([2, 2, 2, 5, 3]), "threes": np.array([2, 2, 3, 5, 3]), "w": noise(1, 6, 4, 1, 1)}
+    return build(nodes, {"x": (2, 4, 5, 3)}, ["p", "t", "y"], arrays)
+
+
 CASES: tuple[Callable[[], onnx.ModelProto], ...] = (
     normalisation_after_a_pool, constants_before_and_after, sums_of_many, pools_over_the_edge, leaky_relus,
-    factors_of_rows,
+    factors_of_rows, five_dims,
 )  # fmt: skip
 
 

@@ -149,13 +149,14 @@ class ArrayTensors:
         """A value's tensor, as the layer sees it that has the value under its type. Raises Refusal."""
         whole, first, apart = columns_of(value)
         tensor = self.declared[self.tensor(memory, whole)]
-        images, channels, rows, cols = image_shape(whole.type)
+        images, _, rows, cols = image_shape(whole.type)
         if tensor.part_of and images != tensor.shape[0]:
             raise Refusal(
                 f"tensor {tensor.name} is part of {tensor.part_of}: its {tensor.shape[0]} images cannot be read as "
                 f"{images}, as other parts lie between them; cnn-legalize copies such parts"
             )
-        image, plane = tensor.image or channels * rows * cols, tensor.plane or rows * cols
+        # What no layer reads or writes may have more than four dims.
+        image, plane = tensor.image or prod(shape(whole.type)[1:]), tensor.plane or rows * cols
         home = self.columns(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), first)
         return replace(home, image=apart) if apart else home
 
