@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_cases import SAMPLES, refused, save
+from frontend_models import model
 from searches import SHORT, search_with
 from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
@@ -228,6 +229,15 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
     file.write_text(json.dumps(found))
     with pytest.raises(Refusal, match=f"layer '{layer['layer']}': some mapping may take"):
         checked(net, arch, file)
+
+
+def test_certificate_of_parts_of_a_concatenation(tmp_path: Path) -> None:
+    """The words between the images of a part are those of the whole."""
+    text = "agraph (float[2,3,5,4] x) => (float[2,6,5,4] y) { a = Relu (x) y = Concat <axis = 1> (a, x) }"
+    net, file = save(model(text), tmp_path / "net.onnx"), tmp_path / "net.json"
+    found = written(net, "spatial-4x4", file)
+    assert [layer["image"] for layer in found["layers"]] == [120, 120]
+    assert len(checked(net, "spatial-4x4", file)) == 2
 
 
 def test_no_bound_above_a_known_mapping_is_stated_or_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,8 @@ def _entry(part: Part) -> Json:
             layers = [(_entry(layer) if layer else _load(own)) | _in_group(own) for own, layer in part.plans]
             return {"group": part.label, "layers": layers}
         case LayerPlan(shape=shape):
-            plain = {name: getattr(shape, name) for name in ("kind", "params", "ih", "iw", "shuffle", "per_position")}
+            names = ("kind", "params", "ih", "iw", "shuffle", "per_position", "image")
+            plain = {name: getattr(shape, name) for name in names}
             return {
                 "layer": part.label,
                 **plain,
@@ -159,7 +160,8 @@ def _layer(entry: Json) -> LayerPlan:
     )
     window = Window(kernel, stride, pad, dilation, *(_whole(given[name]) for name in ("group", "fill", "zero")))
     kind, params, ih, iw, shuffle = entry["kind"], *(_whole(entry[name]) for name in ("params", "ih", "iw", "shuffle"))
-    shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, bool(entry["per_position"]))
+    per_position, image = bool(entry["per_position"]), _whole(entry["image"])
+    shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, per_position, image)
     if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
         raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)
