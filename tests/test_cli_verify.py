@@ -378,3 +378,27 @@ def test_what_a_sigmoid_rounds_is_no_difference(tmp_path: Path) -> None:
         frontend_models.model(text, w=noise(1, 4, 8, 1, 1), scale=noise(2, 4, 1, 1), bias=bias), tmp_path / "net.onnx"
     )
     assert "steps agree" in done("verify", net).stdout
+
+
+def test_codes_that_the_host_slices_may_differ_by_a_step(tmp_path: Path) -> None:
+    """A mean of 5.5 steps is 5 or 6 of them, a fifth of all that the output has."""
+    text = """
+        g (float[1, 2, 2, 3] x) => (float[1, 1, 2, 3] y) {
+            q = QuantizeLinear (x, wide, zero)
+            d = DequantizeLinear (q, wide, zero)
+            p = GlobalAveragePool (d)
+            r = QuantizeLinear (p, step, zero)
+            e = DequantizeLinear (r, step, zero)
+            s = Slice (e, first, end, axis)
+            y = Expand (s, image)
+        }
+    """
+    arrays = {"first": np.array([1]), "end": np.array([2]), "axis": np.array([1]), "image": np.array([1, 1, 2, 3])}
+    scales = {"wide": np.float32(0.03), "step": np.float32(0.02), "zero": np.uint8(0)}
+    net = save(frontend_models.model(text, **arrays, **scales), tmp_path / "net.onnx")
+    image = np.zeros((1, 2, 2, 3), np.float32)
+    image[0, 1, 0, 0] = 22 * 0.03
+    np.savez(tmp_path / "in.npz", x=image)
+    said = done("verify", net, "--input", tmp_path / "in.npz", "--calibrate", tmp_path / "in.npz").stdout
+    assert re.search("onnx-fold-qdq +agrees +1 output within 5e-02", said)  # the step makes a difference
+    assert "steps agree" in said
