@@ -7,12 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import frontend_models
 import numpy as np
 import onnx
 import pytest
-from cli_cases import done, invoke, refused, save
+from cli_cases import done, invoke, noise, refused, save
 from frontend_models import run_file
 from onnx import TensorProto, helper, numpy_helper
+from test_conv_groups import array_file
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -301,3 +303,30 @@ def test_quantised_model_that_onnxruntime_cannot_run_is_refused(tmp_path: Path) 
     nodes = [node("QLinearAdd", ["x", "ss", "za", "x", "sa", "za", "sb", "zb"], ["y"], name="odd", **MICROSOFT)]
     path = save(model(nodes, X, {"y": U8}, ss=np.ones(4, np.float32)), tmp_path / "net.onnx")
     assert "(odd)" in refused("compile", path, "-o", tmp_path / "net.cnb")
+
+
+@pytest.mark.parametrize("value", ["an input", "a result"])
+def test_what_the_host_reads_by_two_scales_stays_in_the_glb(value: str, tmp_path: Path) -> None:
+    """As codes and as reals: DRAM has it by the first, and gets it by the second from the GLB."""
+    if value == "an input":
+        outputs, nodes = "", "b = Identity (a) e = Identity (r)"
+    else:
+        outputs, nodes = "float[2,4,9,9] h,", "c = Conv (r, v) b = QuantizeLinear (c, s, z)"
+        nodes += "e = DequantizeLinear (b, s, z) h = Tanh (e)"
+    text = f"""
+        g (float[2,4,9,9] x) => ({outputs} float[2,1,9,9] y, uint8[2,2,9,9] part) {{
+            a = QuantizeLinear (x, s, z)
+            r = DequantizeLinear (a, s, z)
+            {nodes}
+            f = Conv (e, w)
+            q = QuantizeLinear (f, s, z)
+            y = DequantizeLinear (q, s, z)
+            part = Slice (b, one, three, one)
+        }}
+    """
+    arrays = {"s": np.float32(0.03), "z": np.uint8(100), "one": np.array([1]), "three": np.array([3])}
+    weights = {"w": noise(1, 1, 4, 1, 1), "v": noise(2, 4, 4, 1, 1)}
+    path = save(frontend_models.model(text, **arrays, **weights), tmp_path / "net.onnx")
+    np.savez(tmp_path / "in.npz", x=noise(3, 2, 4, 9, 9))
+    arch = array_file(tmp_path, "4x4", glb_words=750)  # the values and what layers need are more
+    assert "steps agree" in done("verify", path, "--arch", arch, "--input", tmp_path / "in.npz").stdout

@@ -9,7 +9,7 @@ from math import prod
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, ReshapeOp, quants_of, shape
 from cnncc.dialects.nest import LayerOp
 from cnncc.passes._programs.tensors import given_quants, is_read_in_glb, parts, source, uses
 
@@ -90,7 +90,8 @@ class Network:
         given = any(not isinstance(maker, Operation) for maker in makers)
         first = -1 if given else min(self.ready(maker) for maker in makers if isinstance(maker, Operation))
         ends = [*self._reads(members), *(self.number[maker] for maker in makers if isinstance(maker, Operation))]
-        yield Value(root, prod(shape(root.type)), first, max(ends), _may_move(root, members))
+        may_move = _may_move(root, members) and len(self._scales(members)) <= 1
+        yield Value(root, prod(shape(root.type)), first, max(ends), may_move)
 
     def _reads(self, members: Sequence[SSAValue]) -> Iterator[int]:
         """The ops that read a value in the GLB. A host segment does so if DRAM does not have it by its scale yet."""
@@ -103,6 +104,20 @@ class Network:
                         continue
                     in_dram.add(quant)
                 yield self.number[use.operation]
+
+    def _scales(self, members: Sequence[SSAValue]) -> set[Quant]:
+        """By which host and user give or read a value: DRAM has it by the first, and by others what the GLB has."""
+        scales = {self.given[member] for member in members if member in self.given}
+        for use in (use for member in members for use in uses(member)):
+            match use.operation:
+                case HostOp() as host:
+                    scales.add(host.input_quants.data[use.index].data)
+                case ReturnOp() as op:
+                    quant = quants_of(self.func.res_attrs, len(op.arguments))[use.index]
+                    scales |= {quant} if quant else set()
+                case _:
+                    pass
+        return scales
 
     def _passes(self, members: Sequence[SSAValue]) -> bool:
         """Whether what is given is read in the GLB by no layer, but to be put elsewhere."""
