@@ -52,6 +52,19 @@ def test_groups_and_streamed_values(tmp_path: Path) -> None:
     assert "[[group]]\nlayers = [" in schedule and 'output = "streamed"' in schedule
 
 
+@pytest.mark.parametrize("option", ["--schedule", "--groups"])
+def test_groups_that_are_given(option: str, tmp_path: Path) -> None:
+    mnist, given, chosen = SAMPLES / "models" / "mnist.onnx", tmp_path / "given.toml", tmp_path / "chosen.toml"
+    given.write_text(
+        '[[group]]\nlayers = ["conv0", "pool1"]\nrows = 2\n\n[[group]]\nlayers = ["conv2", "pool3"]\nrows = 1\n'
+    )
+    done("compile", mnist, option, given, "-o", tmp_path / "as_given.cnb")
+    done("compile", mnist, option, given, "--emit", "schedule", "-o", chosen)
+    assert chosen.read_text().count(given.read_text()) == 1
+    done("compile", mnist, "--schedule", chosen, "-o", tmp_path / "as_chosen.cnb")
+    assert (tmp_path / "as_given.cnb").read_bytes() == (tmp_path / "as_chosen.cnb").read_bytes()
+
+
 def test_an_image_that_stays_in_the_glb(tmp_path: Path) -> None:
     """Layers in a group leave its results without a place, so that these took the image's. Then y had no mapping."""
     text = """g (float[3, 6, 8, 10] x) => (float[3, 6, 8, 10] s, float[3, 6, 2, 2] y) {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cnncc.driver.pipeline import Compilation
+from cnncc.driver.pipeline import AUTO, NONE, Compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.passes._scheduling.core_chain import CoreChain
 from cnncc.passes._scheduling.decision import Decision
+from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.passes._scheduling.schedule_text import schedule_text
 
 
@@ -16,11 +17,12 @@ class ChosenSchedule:
 
     def __init__(self, compilation: Compilation, source: Path) -> None:
         self.title = one_line(f"{source.name} on {compilation.settings.arch.name}", 110)
-        self.source, self.schedule = source, ""
+        self.source, self.schedule, self.groups = source, "", compilation.settings.groups
         compilation.ctx.decided = self._note
 
     def _note(self, decision: Decision | CoreChain) -> None:
-        self.schedule = f"# {self.title}\n\n{schedule_text(decision)}"
+        given = () if self.groups in (AUTO, NONE) else read_schedule(self.groups).groups
+        self.schedule = f"# {self.title}\n\n{schedule_text(decision, given)}"
 
     def text(self) -> str:
         """The schedule file (docs/schedule.md). Raises Refusal where nothing was decided."""

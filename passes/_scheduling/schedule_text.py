@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from cnncc.mapping.text import text
@@ -13,14 +13,15 @@ from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.schedule_file import CORE, GROUP, OUTPUT, RESIDENT, STREAMED, GivenCore, GivenGroup
 
 
-def schedule_text(chosen: Decision | CoreChain) -> str:
-    """The mapping of each layer, where its results lie, and the groups; or the cores.
+def schedule_text(chosen: Decision | CoreChain, given: Sequence[GivenGroup] = ()) -> str:
+    """The mapping of each layer, where its results lie, and the groups; or the cores. given: groups of a schedule file.
 
     Layers in strips of columns, and elementwise ones in groups, have no mapping here: `nest-group` finds it again.
     """
     if isinstance(chosen, CoreChain):
         return "\n".join([f"lag = {chosen.lag}\n", *(_table(CORE, core, GivenCore((), "")) for core in chosen.options)])
-    groups = (_table(GROUP, group.options, GivenGroup((), 0)) for group in chosen.groups)
+    options = [*given, *(group.options for group in chosen.groups)]
+    groups = (_table(GROUP, group, GivenGroup((), 0)) for group in options)
     return "\n".join([*groups, *_layer_tables(chosen)])
 
 
