@@ -126,6 +126,19 @@ def test_quant_macs_of_nodes() -> None:
     assert found == [3 * 6 * 5 * 6 * 2 * 3 * 2, 0, 3 * 5 * 180, 3 * 7 * 5, 0, 3 * 7, 3 * 4 * 11 * 7 * 5 * 3 * 2]
 
 
+def test_quant_macs_of_integer_nodes(tmp_path: Path) -> None:
+    """With 0 for these nodes, a network whose convolutions all ran on the host had 100 % of its MACs on the array."""
+    text = """g (uint8[2, 3, 8, 8] x, float[2, 4] s) => (int32[2, 6, 6, 6] y, int32[2, 5] z) {
+        y = ConvInteger(x, w)
+        q, scale, zero = DynamicQuantizeLinear(s)
+        z = MatMulInteger(q, v, zero)
+    }"""
+    arrays = {"w": np.ones((6, 3, 3, 3), np.int8), "v": np.ones((4, 5), np.int8)}
+    module = import_onnx(saved(model(text, **arrays), tmp_path), CompilerContext())
+    macs = [node_macs(op) for op in module.walk() if isinstance(op, NodeOp)]
+    assert macs == [2 * 6 * 6 * 6 * 3 * 3 * 3, 0, 2 * 5 * 4]
+
+
 def test_quant_calibrate_without_data_warns_and_is_seeded() -> None:
     texts = []
     for seed in (0, 0, 1):

@@ -16,6 +16,8 @@ WEIGHTS_AT = {
     "Gemm": 1,
     "MatMul": 1,
     "BatchNormalization": 1,
+    "ConvInteger": 1,
+    "MatMulInteger": 1,
     "QLinearConv": 3,
     "QLinearMatMul": 3,
     "QGemm": 3,
@@ -49,7 +51,7 @@ def node_macs(node: NodeOp) -> int:
         return 0
     x, weights, result = shapes
     match kind:
-        case "Conv" | "QLinearConv":
+        case "Conv" | "ConvInteger" | "QLinearConv":
             terms = math.prod(weights[1:])
         case "ConvTranspose":
             return math.prod(x) * math.prod(weights[1:])  # its first dimension are the input channels
