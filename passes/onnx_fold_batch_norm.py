@@ -1,4 +1,4 @@
-"""Folds batch normalisation into the convolution, transposed convolution or matrix product before it."""
+"""Folds batch normalisation into the convolution, transposed convolution or matrix product before or after it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,65 @@ from itertools import zip_longest
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+from xdsl.rewriter import InsertPoint
 
 from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, new_constant
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import opset_imports
-from cnncc.passes._onnx.normalisation import constant_f32, read_normalisation
+from cnncc.passes._onnx.normalisation import Normalisation, constant_f32, read_normalisation
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import Array, WeightStore
+
+LAYERS = "Conv", "ConvTranspose", "Gemm", "MatMul"
+
+
+def _one_factor(normalisation: Normalisation) -> np.float64 | None:
+    """The factor of all channels; None if they differ, or if something is added."""
+    factor, offset = normalisation.factor(), normalisation.offset(np.zeros((), np.float32))
+    return factor[0] if factor.size and (factor == factor[0]).all() and not offset.any() else None
+
+
+@dataclass(frozen=True)
+class _FoldIntoNext(RewritePattern):
+    """One factor of all channels, without an offset, into the layers that read the result."""
+
+    opset: int
+    store: WeightStore
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        normalisation = read_normalisation(op, self.opset, self.store)
+        if normalisation is None or (factor := _one_factor(normalisation)) is None:
+            return
+        # Any other user needs the value itself.
+        layers = [use.operation for use in op.results[0].uses if use.index == 0]
+        if not layers or len(layers) != op.results[0].uses.get_length():
+            return
+        arrays = [array for layer in layers if (array := self.weights(layer, factor)) is not None]
+        if len(arrays) != len(layers):
+            return
+        for layer, array in zip(layers, arrays, strict=True):
+            old = layer.operands[1].owner
+            name = old.attributes.get("onnx.name") if isinstance(old, ConstantOp) else None
+            constant = new_constant(array, self.store, name)
+            rewriter.insert(constant, InsertPoint.before(layer))
+            layer.operands[1] = constant.result
+        rewriter.replace(op, [], [op.operands[0]])
+
+    def weights(self, layer: Operation, factor: np.float64) -> Array | None:
+        """The weights of `layer` times `factor`; None if it is no layer of constant weights, or if f32 has them not."""
+        if not isinstance(layer, NodeOp) or not layer.is_op(*LAYERS):
+            return None
+        if (weights := constant_f32(layer.operand(1), self.store)) is None:
+            return None
+        exact = weights * factor
+        with np.errstate(over="ignore"):
+            rounded = exact.astype(np.float32)
+        return rounded if np.allclose(rounded, exact, rtol=1e-6, atol=0) else None
 
 
 @dataclass(frozen=True)
@@ -32,7 +81,7 @@ class _Fold(RewritePattern):
         if normalisation is None or source is None or not isinstance(layer := source.owner, NodeOp):
             return
         # Another user of the layer needs its value before normalisation.
-        if not layer.is_op("Conv", "ConvTranspose", "Gemm", "MatMul") or source.uses.get_length() != 1:
+        if not layer.is_op(*LAYERS) or source.uses.get_length() != 1:
             return
         if layer.is_op("ConvTranspose") and layer.int_attr("group", 1) != 1:
             return  # its weights have only the output channels of a group
@@ -82,22 +131,30 @@ class _Fold(RewritePattern):
 
 @dataclass(frozen=True)
 class OnnxFoldBatchNormPass(ModulePass):
-    """Fold BatchNormalization in inference form into the constant weights of a Conv, Gemm or MatMul before it.
+    """Fold BatchNormalization in inference form into the constant weights of a Conv, Gemm or MatMul beside it.
 
-    Why: the array multiplies by the weights anyway, so scaled weights and another bias make the normalisation free. A
-    normalisation stays if the layer has another use, if an array is not a constant f32, if no layer comes before, or if
-    the weights would be beyond f32. A ConvTranspose without groups is a layer like a Conv. A MatMul, which has no bias,
-    becomes a Gemm.
+    Why: the array multiplies by the weights anyway, so scaled weights and another bias make the normalisation free. The
+    layer is the one before. A normalisation stays there if the layer has another use, if an array is not a constant
+    f32, if no layer comes before, or if the weights would be beyond f32. A ConvTranspose without groups is a layer like
+    a Conv. A MatMul, which has no bias, becomes a Gemm.
 
         %0 = onnx.node "Conv"(%x, %w, %b)
         %1 = onnx.node "BatchNormalization"(%0, …)   ->   %1 = onnx.node "Conv"(%x, %w', %b')
 
     In f64, rounded once to f32: w' = w * f, b' = (b - mean) * f + shift, f = scale / sqrt(variance + epsilon).
+
+    What stays, and has one factor for all channels and no offset, goes into the layers after it, if only they read it.
+    An exporter's hard swish ends so, and so does the scaling of an image. Padding, of zeros, is the same then. With
+    other factors, channels would no longer be of one size when they are quantised.
+
+        %0 = onnx.node "BatchNormalization"(%x, …)
+        %1 = onnx.node "Conv"(%0, %w, %b)          ->   %1 = onnx.node "Conv"(%x, %w', %b)
     """
 
     name = "onnx-fold-batch-norm"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
-        pattern = _Fold(opset_imports(op)[""], weights_of(ctx))
-        PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
+        opset, store = opset_imports(op)[""], weights_of(ctx)
+        for pattern in (_Fold(opset, store), _FoldIntoNext(opset, store)):
+            PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)

@@ -196,6 +196,69 @@ def test_frontend_pass_fold_affine_value_between_is_used(tmp_path: Path) -> None
     assert op_types(module) == ["BatchNormalization", "Relu", "BatchNormalization"]
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        ("Conv <pads = [1, 1, 0, 2], group = 3> (d, w, b)", (6, 1, 2, 3)),
+        ("Conv (d, w)", (6, 3, 2, 3)),
+        ("ConvTranspose <group = 3> (d, w, b)", (3, 2, 2, 3)),
+        ("MatMul (d, w)", (5, 6)),
+    ],
+)
+def test_frontend_pass_fold_batch_norm_one_factor_into_layer_after(
+    layer: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The last step of a hard swish: x * clip(x + 3) / 6, of which both factors were computed."""
+    text = f"""g (float[2, 3, 7, 5] x, float[2, 3, 7, 5] z) => (float[2, K, P, Q] y) {{
+      m = Mul (x, z)
+      d = Div (m, six)
+      y = {layer}
+    }}"""
+    passes = OnnxFoldAffinePass(), OnnxFoldBatchNormPass()
+    arrays = {"w": normal(*shape), "b": normal(6), "six": np.float32(6)}
+    module = rewritten(model(text, **arrays), tmp_path, *passes, tolerance=1e-5)
+    assert op_types(module) == ["Mul", layer.split()[0]]
+
+
+def test_frontend_pass_fold_batch_norm_one_factor_into_all_users(tmp_path: Path) -> None:
+    text = """g (float[2, 3] x) => (float[2, 6] y, float[2, 4] z) {
+      r = Relu (x)
+      d = Mul (r, k)
+      y = Gemm <alpha = 1.5, beta = 0.25> (d, w, b)
+      z = Gemm <transB = 1> (d, v)
+    }"""
+    passes = OnnxFoldAffinePass(), OnnxFoldBatchNormPass()
+    arrays = {"w": normal(3, 6), "v": normal(4, 3), "b": normal(6), "k": np.float32([-0.25])}
+    module = rewritten(model(text, **arrays), tmp_path, *passes, tolerance=1e-5)
+    assert op_types(module) == ["Relu", "Gemm", "Gemm"]
+
+
+@pytest.mark.parametrize(
+    ("step", "users"),
+    [
+        ("Mul (r, k)", "y = Conv (d, w) z = Relu (d)"),
+        ("Mul (r, differ)", "y = Conv (d, w) z = Relu (y)"),
+        ("Add (r, k)", "y = Conv (d, w) z = Relu (y)"),
+        ("Mul (r, large)", "y = Conv (d, w) z = Relu (y)"),
+        ("Mul (r, k)", "y = Conv (d, v) z = Relu (y)"),
+        ("Mul (r, k)", "y = Conv (v, d) z = Relu (y)"),
+    ],
+)
+def test_frontend_pass_fold_batch_norm_leaves_before_a_layer(step: str, users: str, tmp_path: Path) -> None:
+    """Other users, several factors, an offset, factors that f32 has not, weights known only at run time."""
+    text = f"""g (float[3, 3, 2, 2] x, float[3, 3, 2, 2] v) => (float[A, B, C, D] y, float[E, F, G, H] z) {{
+      r = Relu (x)
+      d = {step}
+      {users} }}"""
+    arrays = {"w": 1e10 * normal(3, 3, 2, 2), "k": np.float32(3), "large": np.float32(1e30)}
+    arrays["differ"] = np.float32([[[1]], [[1]], [[2]]])
+    ctx = context()
+    module = import_onnx(saved(model(text, **arrays), tmp_path), ctx)
+    for one in (OnnxFoldAffinePass(), OnnxFoldBatchNormPass()):
+        one.apply(ctx, module)
+    assert op_types(module).count("BatchNormalization") == 1
+
+
 def test_frontend_pass_fold_batch_norm_leaves_what_has_no_factor(tmp_path: Path) -> None:
     """A variance of 0, and no epsilon; in onnxruntime, too, it is infinite."""
     text = """g (float[1, 3, 7, 5] x) => (float[1, 3, 7, 5] y) {
