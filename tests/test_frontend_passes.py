@@ -499,3 +499,12 @@ def test_frontend_export_of_a_part(tmp_path: Path) -> None:
     whole = Evaluator(module, ctx.weights, [add.results[0], neg.results[0]]).run({"x": a})
     np.testing.assert_array_equal(whole, [b, c])
     assert export_onnx(module, ctx.weights).graph.output[0].name == "y"
+
+
+def test_frontend_onnxruntime_is_silent(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What tf2onnx writes for a Resize, of which onnxruntime warned at each command."""
+    mode = 'coordinate_transformation_mode = "tf_half_pixel_for_nn", mode = "nearest"'
+    text = f"g (float[1, 3, 2, 2] x) => (float[1, 3, 4, 4] y) {{ y = Resize <{mode}> (x, , s) }}"
+    module = import_onnx(saved(model(text, s=np.float32([1, 1, 2, 2])), tmp_path), ctx := context())
+    assert evaluate(module, ctx.weights, {"x": normal(1, 3, 2, 2)})["y"].shape == (1, 3, 4, 4)
+    assert capfd.readouterr() == ("", "")

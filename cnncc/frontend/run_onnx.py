@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,6 +16,23 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 OLDEST_OPSET = 7  # of which onnxruntime has all operators
+SILENT, WARNINGS = 4, 2  # severities of onnxruntime's logger; it starts with warnings
+
+
+@contextmanager
+def _no_log() -> Generator[None]:
+    """Keeps onnxruntime from writing to stderr, where its warnings would mix with a command's output.
+
+    Why: options of a session do not silence its operators, which write to the logger of all sessions.
+    """
+    import onnxruntime
+
+    ort: Any = onnxruntime  # it has no type stubs
+    ort.set_default_logger_severity(SILENT)
+    try:
+        yield
+    finally:
+        ort.set_default_logger_severity(WARNINGS)
 
 
 class OnnxSession:
@@ -24,15 +42,16 @@ class OnnxSession:
         """Raises Refusal for a model that onnxruntime does not load."""
         import onnxruntime
 
-        ort: Any = onnxruntime  # it has no type stubs
+        ort: Any = onnxruntime
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1  # the order of float additions depends on the number of threads
-        options.log_severity_level = 4  # its warnings would mix with a command's output
+        options.log_severity_level = SILENT
         # The IR runs as written: onnxruntime's fusions would round differently.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             exact = with_unsigned_weights(model).SerializeToString()
-            self._session = ort.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
+            with _no_log():
+                self._session = ort.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no other base
             raise _refusal("load", error, _old_opset(model)) from error
 
@@ -43,7 +62,8 @@ class OnnxSession:
         """
         feeds = {name: np.asarray(value) if np.isscalar(value) else value for name, value in inputs.items()}
         try:
-            return cast("list[Any]", self._session.run(None, feeds))
+            with _no_log():
+                return cast("list[Any]", self._session.run(None, feeds))
         except Exception as error:  # as above
             raise _refusal("run", error) from error
 
