@@ -26,6 +26,7 @@ from cnncc.dialects._records import RecordAttr
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval._neighbours import check_ping_pong
+from cnncc.eval._places import Words
 from cnncc.eval._register_files import RegisterFile
 from cnncc.eval.array import evaluate
 
@@ -400,3 +401,22 @@ def test_array_eval_words_of_neighbours_take_turns_in_ping_and_pong() -> None:
     ):
         with pytest.raises(Refusal, match=message):
             check(**wrong)
+
+
+def test_array_words_are_lost_and_written_again() -> None:
+    """The second tensor begins two words after the first one; words outside of it are no matter."""
+    first, second = (Words(name, np.zeros((1, 4), np.int64), np.zeros(4, np.bool_)) for name in "ab")
+    first.share(second, 2)
+    for _ in range(2):
+        second.write(np.arange(4), np.arange(4)[None])
+        first.write(np.arange(4), np.arange(4)[None])
+        assert second.written.tolist() == [False, False, True, True] and second.in_use
+        first.write(np.arange(2), np.zeros((1, 2), np.int64))
+        assert second.written.tolist() == [False, False, True, True] and first.written.all()
+        second.write(np.array([1, 0]), np.zeros((1, 2), np.int64))
+        assert first.written.tolist() == [True, True, False, False]
+    second.write(np.array([], np.int64), np.zeros((1, 0), np.int64))
+    third = Words("c", np.zeros((1, 4), np.int64), np.zeros(4, np.bool_))
+    third.share(second, 0)
+    third.write(np.arange(4), np.zeros((1, 4), np.int64))
+    assert not second.written.any() and not second.in_use

@@ -31,12 +31,14 @@ class Words:
     """The words of one tensor, int64[images, words], and a mask of the words written so far.
 
     rivals: tensors at the same places, each with its distance; a write to this tensor destroys their words.
+    in_use: whether any word is written. Of the many rivals in a GLB few are in use at a time.
     """
 
     name: str
     words: Ints
     written: Mask
     rivals: list[tuple[Words, int]] = field(default_factory=lambda: list[tuple["Words", int]]())
+    in_use: bool = False
 
     def share(self, other: Words, distance: int) -> None:
         """Say that `other` begins `distance` words after this tensor."""
@@ -67,9 +69,17 @@ class Words:
         self._check(address)
         self.words[:, address] = values
         self.written[address] = True
+        self.in_use = self.in_use or address.size > 0
         for rival, distance in self.rivals:
-            lost = address + distance
-            rival.written[lost[(lost >= 0) & (lost < rival.written.size)]] = False
+            if rival.in_use:
+                rival._lose(address + distance)
+
+    def _lose(self, address: Ints) -> None:
+        """Forget the words at `address`, which may lie outside."""
+        inside = address[(address >= 0) & (address < self.written.size)]
+        if inside.size:
+            self.written[inside] = False
+            self.in_use = bool(self.written.any())
 
 
 @dataclass
