@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from array_cases import CONV, INPUTS, module
+from frontend_models import model as onnx_model
 from hypothesis import example, given
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
@@ -313,6 +314,21 @@ def test_isa_segments_bear_the_names_of_tensors(inputs: list[str], outputs: list
     after = OnnxSession(read_model(renamed)).run(dict(zip(inputs, values, strict=True)))
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_isa_segment_with_branches_that_read_a_constant_outside() -> None:
+    """In branches the constant kept its old name, which nothing had, or which a tensor had."""
+    text = """g (float[3] x, bool c) => (float[3] y) <float[3] k = {1, 2, 3}> {
+      y = If (c) <
+        then_branch = a () => (float[3] p) { p = If (c) <
+          then_branch = a2 () => (float[3] r) { r = Add (x, k) },
+          else_branch = b2 () => (float[3] s) { s = Neg (k) }> },
+        else_branch = b () => (float[3] q) <float[3] l = {4, 5, 6}> { m = Mul (k, l) q = Add (m, x) }>
+    }"""
+    renamed = name_after_tensors(onnx_model(text).SerializeToString(), ["k", "l"], ["m"])
+    session, x = OnnxSession(read_model(renamed)), np.float32([1, 2, 4])
+    for flag, want in ((True, [2, 4, 7]), (False, [5, 12, 22])):
+        assert session.run({"k": x, "l": np.array(flag)})[0].tolist() == want
 
 
 def test_isa_segment_reads_one_tensor_twice() -> None:

@@ -90,8 +90,10 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
     prefix = "segment/"
     while any(name.startswith(prefix) for name in (*inputs, *outputs)):
         prefix = f"_{prefix}"
-    inner: Any = compose.add_prefix(proto, prefix, rename_functions=False)
-    graph: GraphProto = inner.graph
+    graph = proto.graph
+    # By itself `add_prefix_graph` leaves the old names of initializers in the branches of an If.
+    names = {initializer.name: prefix + initializer.name for initializer in graph.initializer}
+    compose.add_prefix_graph(graph, prefix, inplace=True, name_map=names)
     given = dict(zip(inputs, graph.input, strict=True))  # the last of several inputs of one name
     before = [_joined(graph, name, given[name], value) for name, value in zip(inputs, graph.input, strict=True)]
     after = [
@@ -102,9 +104,9 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
     graph.node.extend(nodes)
     _rename(graph.input, inputs)
     _rename(graph.output, outputs)
-    if not any(opset.domain in STANDARD_DOMAIN for opset in inner.opset_import):
-        inner.opset_import.append(helper.make_opsetid("", OPSET_OF_IDENTITY))
-    return inner.SerializeToString(deterministic=True)
+    if not any(opset.domain in STANDARD_DOMAIN for opset in proto.opset_import):
+        proto.opset_import.append(helper.make_opsetid("", OPSET_OF_IDENTITY))
+    return proto.SerializeToString(deterministic=True)
 
 
 def _dims(value: ValueInfoProto) -> list[int]:
