@@ -16,7 +16,7 @@ from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.input_shapes import EXAMPLE_SIZE
-from cnncc.main_function import main_function, output_names, returned
+from cnncc.main_function import main_arguments, main_function, output_names, returned
 from cnncc.passes._onnx.lowering import lower
 from cnncc.passes._onnx.random_nodes import RANDOM_OPS, is_dropout_in_inference
 from cnncc.weights import WeightStore
@@ -76,11 +76,19 @@ def _check_outputs(module: ModuleOp) -> None:
         if isa(kind, TensorType):
             if DYNAMIC_INDEX not in (dims := kind.get_shape()):
                 continue
-            example = ",".join(str(EXAMPLE_SIZE if dim == DYNAMIC_INDEX else dim) for dim in dims)
-            help_ = f"give the size, if it has one, as --shape {name}={example}; or {help_}"
+            example = [EXAMPLE_SIZE if dim == DYNAMIC_INDEX else dim for dim in dims]
+            if len(dims) > 1 and dims[0] == DYNAMIC_INDEX:
+                example[0] = _batch(module)
+            help_ = f"give the size, if it has one, as --shape {name}={','.join(map(str, example))}; or {help_}"
         what = f"it is {kind}, an output has a fixed size"
         refusals.add(Refusal(f"output '{name}': {what}: {help_}", Finding(what, where=f"output '{name}'", help=help_)))
     refusals.raise_any("onnx-to-cnn")
+
+
+def _batch(module: ModuleOp) -> int:
+    """The first size of an input; 1 without one."""
+    shapes = [value.type.get_shape() for value in main_arguments(module) if isa(value.type, TensorType)]
+    return next((shape[0] for shape in shapes if shape), 1)
 
 
 def _check_nodes(module: ModuleOp, store: WeightStore) -> None:

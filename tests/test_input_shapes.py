@@ -168,6 +168,23 @@ def test_outputs_of_a_size_that_is_only_computed(tmp_path: Path) -> None:
     assert "--shape y: dim 0 has the fixed size 4, not 3" in refused("compile", net, "--shape", "y=3,17", "-o", binary)
 
 
+def test_the_proposed_shape_of_an_output_has_the_batch_of_the_network(tmp_path: Path) -> None:
+    """Nothing is known of how many images Compress leaves; 224 were proposed."""
+    text = """
+        g (float[N, 3, 5, 5] x) => (float[M, 3, L, 5] y) {
+            c = Conv (x, w)
+            largest = ReduceMax <keepdims = 0> (c)
+            flag = Cast <to = 9> (largest)
+            i = If (flag) <
+                then_branch = f () => (float[n, k, l, m] p) { p = Relu (c) },
+                else_branch = g () => (float[n, k, l, m] q) { q = Concat <axis = 2> (x, x) }>
+            y = Compress <axis = 0> (i, flags)
+        }
+    """
+    net = save(model(text, w=noise(1, 3, 3, 1, 1), flags=np.array([True, True])), tmp_path / "net.onnx")
+    assert "--shape y=2,3,224,5; or end" in refused("compile", net, "--batch", "2", "-o", tmp_path / "net.cnb")
+
+
 def test_an_output_has_the_shape_that_is_computed_and_not_the_one_that_is_claimed(tmp_path: Path) -> None:
     """The shape behind Shape and Compress is known once these are folded; the file says another rank."""
     text = """
