@@ -76,6 +76,20 @@ def test_accuracy_drop_is_from_the_worst_input(tmp_path: Path) -> None:
     assert found["loses_most"] == max(drops, key=lambda label: drops[label])
 
 
+def test_accuracy_drop_from_an_exact_input_is_finite(tmp_path: Path) -> None:
+    """Zeros and ones are no error; the result of the first convolution is the most accurate one that has some."""
+    nodes = [node("Conv", ["x", "w"], ["a"], name="conv"), node("Conv", ["a", "v"], ["y"], name="last")]
+    arrays = {"w": noise(1, 5, 3, 3, 3), "v": noise(2, 4, 5, 3, 3)}
+    path = save(build(nodes, {"x": (1, 3, 7, 9)}, ["y"], arrays), tmp_path / "net.onnx")
+    np.savez(tmp_path / "x.npz", x=(noise(3, 2, 3, 7, 9) > 0).astype(np.float32))
+    found = verified(path, "--calibrate", tmp_path / "x.npz", "--input", tmp_path / "x.npz")
+    layers = {layer["label"]: layer for layer in found["layers"]}
+    first, last = layers["conv.requant"], layers["last.requant"]
+    assert layers["input x"]["sqnr_db"] is None and first["drop_db"] == 0
+    assert last["drop_db"] == pytest.approx(first["sqnr_db"] - last["sqnr_db"])
+    assert found["loses_most"] in ("conv.requant", "last.requant")
+
+
 @pytest.mark.parametrize("operator", ["LeakyRelu", "PRelu"])
 def test_accuracy_of_a_leaky_that_is_fused(operator: str, tmp_path: Path) -> None:
     """The integers that the convolution and its LeakyRelu have in common are the result of the LeakyRelu."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, f32
@@ -56,7 +57,8 @@ def sqnr_db(exact: Array, error: Array) -> float:
 class LayerAccuracy:
     """A value of the network by its key: its SQNR in dB, and its loss against the worst of its source values.
 
-    - drop_db: the loss, 0 for an input of the network.
+    - drop_db: the loss, 0 for an input of the network. An exact source value counts as the most accurate one that is
+      not exact.
     - beyond: the share of float values that saturate. It is 0 if only a later value matters: a Conv before its only
       reader, a Relu.
     """
@@ -119,19 +121,19 @@ class References:
                 first.setdefault(self.key(value), value)
         known = {value: trace[key] for key, value in first.items() if key in trace}
         known |= {value: quantised[value.index] for value in first.values() if isinstance(value, BlockArgument)}
-        sqnrs: dict[SSAValue, float] = {}
-        result: list[LayerAccuracy] = []
+        sqnrs, saturated = dict[SSAValue, float](), dict[SSAValue, float]()
         for value, exact in self.exact((value for value in first.values() if value in known), inputs).items():
             scale = self.lowering.scales[value]
-            beyond = scale.outside(exact) if self._counts(value) else 0.0
+            saturated[value] = scale.outside(exact) if self._counts(value) else 0.0
             if _is_read_as_codes(value):  # the model itself rounds and clamps it
                 exact = scale.reals(scale.integers(exact)).astype(np.float32)
             got = scale.reals(np.asarray(known[value])).reshape(exact.shape)
-            sqnr = sqnrs[value] = sqnr_db(exact, got.astype(np.float32) - exact)  # f32 as onnxruntime's
-            worst = min(_sources(value, sqnrs), default=sqnr)
-            drop = 0.0 if worst == sqnr else worst - sqnr
-            result.append(LayerAccuracy(self.key(value), sqnr, drop, beyond))
-        return result
+            sqnrs[value] = sqnr_db(exact, got.astype(np.float32) - exact)  # f32 as onnxruntime's
+        most = max(filter(isfinite, sqnrs.values()), default=0.0)
+        return [
+            LayerAccuracy(self.key(value), sqnr, _drop(sqnr, _sources(value, sqnrs), most), saturated[value])
+            for value, sqnr in sqnrs.items()
+        ]
 
 
 def greatest_drop(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
@@ -154,6 +156,12 @@ def _is_read_as_codes(value: SSAValue) -> bool:
     """Whether QuantizeLinear alone reads `value`."""
     readers = [use.operation for use in value.uses]
     return bool(readers) and all(isinstance(op, NodeOp) and op.is_op("QuantizeLinear") for op in readers)
+
+
+def _drop(sqnr: float, sources: Iterable[float], most: float) -> float:
+    """The loss against the worst source. Exact ones count as the most accurate value that is not: a loss is finite."""
+    worst = min(sources, default=sqnr)
+    return 0.0 if worst == sqnr else min(worst, most) - sqnr
 
 
 def _sources(value: SSAValue, sqnrs: Mapping[SSAValue, float]) -> Iterator[float]:
