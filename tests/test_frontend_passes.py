@@ -6,6 +6,7 @@ float arithmetic: relative to the largest output, 1e-5.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from cnncc.passes.onnx_fold_affine import OnnxFoldAffinePass
 from cnncc.passes.onnx_fold_batch_norm import OnnxFoldBatchNormPass
 from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
 from cnncc.passes.onnx_fold_pad import OnnxFoldPadPass
+from cnncc.passes.onnx_fold_transpose import OnnxFoldTransposePass
 from cnncc.passes.onnx_remove_identity import OnnxRemoveIdentityPass
 from cnncc.passes.onnx_split_sum import OnnxSplitSumPass
 from cnncc.universe import PASSES
@@ -46,6 +48,7 @@ def test_frontend_passes_are_registered() -> None:
         "fold-batch-norm",
         "fold-constants",
         "fold-pad",
+        "fold-transpose",
         "remove-identity",
         "split-sum",
     ]
@@ -404,6 +407,33 @@ def test_frontend_pass_fold_pad_into_conv(opset: int, attributes: str, operands:
     assert op_types(module) == ["Conv"]
     (conv,) = [op for op in module.walk() if isinstance(op, NodeOp)]
     assert conv.ints_attr("pads", ()) == (4, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("row", "product", "kept"),
+    [
+        ("Flatten (t)", "MatMul (r, w)", []),
+        ("Reshape (t, rows)", "MatMul (r, w)", []),
+        ("Reshape (t, images)", "Gemm (r, w, b)", []),
+        ("Flatten (t)", "Gemm <transB = 1, alpha = 0.5> (r, v)", []),
+        # a side is copied, images become rows, the row is the right operand, another reader
+        ("Reshape (t, copied)", "MatMul (r, u)", ["Transpose"]),
+        ("Flatten <axis = 2> (t)", "MatMul (r, u)", ["Transpose"]),
+        ("Flatten (t)", "MatMul (z, r)", ["Transpose"]),
+        ("Flatten (t)", "Add (r, r)", ["Transpose"]),
+    ],
+)
+def test_frontend_pass_fold_transpose(row: str, product: str, kept: list[str], tmp_path: Path) -> None:
+    nodes = f"t = Transpose <perm = [0, 2, 3, 1]> (x) r = {row} y = {product}"
+    known = {
+        "rows": np.int64([-1, 60]), "images": np.int64([0, -1]), "copied": np.int64([-1, 0]),
+        "w": normal(60, 7), "v": normal(7, 60), "b": normal(7), "z": normal(3, 2),
+        "u": normal(5 if "copied" in row else 12, 7),
+    }  # fmt: skip
+    arrays = {name: array for name, array in known.items() if name in re.findall(r"\w+", nodes)}
+    text = f"g (float[2, 3, 5, 4] x) => (float[P, Q] y) {{ {nodes} }}"
+    module = rewritten(model(text, 13, **arrays), tmp_path, OnnxFoldTransposePass(), tolerance=1e-5)
+    assert op_types(module) == [*kept, row.split()[0], product.split()[0]]
 
 
 @pytest.mark.parametrize(

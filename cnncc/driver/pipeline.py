@@ -160,6 +160,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
         Step("onnx", "onnx-fold-pad"),
+        Step("onnx", "onnx-fold-transpose"),
         Step("onnx", "onnx-split-sum"),
         Step("onnx", "onnx-1d-to-2d"),
         Step("onnx", "onnx-conv-transpose"),

@@ -1,0 +1,84 @@
+"""Folds another order of an image's words into the matrix product that reads the image as a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+from xdsl.rewriter import InsertPoint
+
+from cnncc.context import weights_of
+from cnncc.dialects.onnx import NodeOp, constant_operand, new_constant
+from cnncc.dialects.weights import ConstantOp
+from cnncc.passes._onnx.normalisation import constant_f32
+from cnncc.passes.onnx_fold_constants import static_shape
+from cnncc.weights import WeightStore
+
+
+@dataclass(frozen=True)
+class _Fold(RewritePattern):
+    store: WeightStore
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        if not op.is_op("Gemm", "MatMul") or op.int_attr("transA", 0):
+            return
+        row = _only_read(op.operand(0), "Flatten", "Reshape")
+        turned = _only_read(row.operand(0), "Transpose") if row and self.keeps_images(row) else None
+        weights = constant_f32(op.operand(1), self.store)
+        if row is None or turned is None or weights is None or weights.ndim != 2:
+            return
+        sizes, order = static_shape(turned.operands[0]), turned.ints_attr("perm", ())
+        if not sizes or not order or order[0] != 0 or static_shape(row.results[0]) != (sizes[0], prod(sizes[1:])):
+            return
+        axis = op.int_attr("transB", 0) if op.is_op("Gemm") else 0
+        # The number, in the image, of each word of the row.
+        numbers = np.arange(prod(sizes[1:])).reshape(sizes[1:]).transpose([at - 1 for at in order[1:]]).ravel()
+        old = op.operands[1].owner
+        name = old.attributes.get("onnx.name") if isinstance(old, ConstantOp) else None
+        constant = new_constant(np.take(weights, np.argsort(numbers), axis), self.store, name)
+        rewriter.insert(constant, InsertPoint.before(op))
+        op.operands[1] = constant.result
+        row.operands[0] = turned.operands[0]
+        rewriter.notify_op_modified(op)
+        rewriter.erase(turned)
+
+    def keeps_images(self, row: NodeOp) -> bool:
+        """Whether the result has the same shape for an image of other sides: a Reshape may copy one of them (a 0)."""
+        if row.is_op("Flatten"):
+            return row.int_attr("axis", 1) == 1
+        dims = constant_operand(row.operand(1), self.store)
+        return dims is not None and dims.size == 2 and bool(dims.flat[1])
+
+
+def _only_read(value: SSAValue | None, *op_types: str) -> NodeOp | None:
+    """The node of one of these types that computes `value`, if one operand alone reads it."""
+    owner = value.owner if value is not None and value.uses.get_length() == 1 else None
+    return owner if isinstance(owner, NodeOp) and owner.is_op(*op_types) else None
+
+
+@dataclass(frozen=True)
+class OnnxFoldTransposePass(ModulePass):
+    """Fold a Transpose of an image that a Gemm or MatMul reads as a row into the constant weights.
+
+    Why: networks of TensorFlow have the channels of an image last. Their exporters turn it before a dense layer. The
+    host would do so, between two parts of the program. The weights of the words in the image's own order are as good.
+
+        %0 = onnx.node "Transpose"(%x) {perm = [0, 2, 3, 1]}
+        %1 = onnx.node "Flatten"(%0)                            %1 = onnx.node "Flatten"(%x)
+        %2 = onnx.node "MatMul"(%1, %w)                   ->    %2 = onnx.node "MatMul"(%1, %w')
+
+    The Transpose stays if anything else reads it or the row, if images move, or if the weights are no f32 constant.
+    """
+
+    name = "onnx-fold-transpose"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place; unused constants stay for onnx-dead-code."""
+        PatternRewriteWalker(_Fold(weights_of(ctx)), apply_recursively=False).rewrite_module(op)
