@@ -286,9 +286,10 @@ def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool)
     params = shape.params * arch.words_per_param
     words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}
     if partial:
-        output, images = staged.get("output"), shape.sizes.n
-        gap = max(0, shape.image - shape.results // images)  # sums lie as far apart as results
-        results = stage_block(shape, mapping.loops, output).words if output else shape.results + (images - 1) * gap
+        output, image = staged.get("output"), shape.results // shape.sizes.n
+        apart = max(shape.image, image)  # sums lie as far apart as results
+        of_all = (shape.sizes.n - 1) * apart + image
+        results = stage_block(shape, mapping.loops, output).words if output else of_all
         words["sums"] = arch.words_per_sum * results
     return words
 
