@@ -47,6 +47,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
@@ -152,6 +153,15 @@ def new_constant(array: Array, store: WeightStore, name: Attribute | None) -> Co
         properties={"value": RefAttr.to(array, store)},
         attributes={"onnx.name": name} if name else {},
     )
+
+
+def replace_constant(node: NodeOp, index: int, array: Array, store: WeightStore) -> None:
+    """Have `node` read `array` in the place of the constant that is its operand `index`, under that one's name."""
+    old = node.operands[index].owner
+    name = old.attributes.get("onnx.name") if isinstance(old, ConstantOp) else None
+    constant = new_constant(array, store, name)
+    Rewriter.insert_op(constant, InsertPoint.before(node))
+    node.operands[index] = constant.result
 
 
 def bytes_array(data: bytes) -> Array:

@@ -8,13 +8,11 @@ from itertools import zip_longest
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
-from xdsl.rewriter import InsertPoint
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, new_constant
+from cnncc.dialects.onnx import NodeOp, new_constant, replace_constant
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.passes._onnx.normalisation import Normalisation, constant_f32, read_normalisation
@@ -25,7 +23,7 @@ LAYERS = "Conv", "ConvTranspose", "Gemm", "MatMul"
 
 
 def _one_factor(normalisation: Normalisation) -> np.float64 | None:
-    """The factor of all channels; None if they differ, or if something is added."""
+    """The factor of all channels; None if they differ, or if something is added, as nan is to an infinite factor."""
     factor, offset = normalisation.factor(), normalisation.offset(np.zeros((), np.float32))
     return factor[0] if factor.size and (factor == factor[0]).all() and not offset.any() else None
 
@@ -43,24 +41,17 @@ class _FoldIntoNext(RewritePattern):
         if normalisation is None or (factor := _one_factor(normalisation)) is None:
             return
         # Any other user needs the value itself.
-        layers = [use.operation for use in op.results[0].uses if use.index == 0]
-        if not layers or len(layers) != op.results[0].uses.get_length():
-            return
+        readers = [(use.operation, use.index) for use in op.results[0].uses]
+        layers = [at for at, index in readers if index == 0 and isinstance(at, NodeOp) and at.is_op(*LAYERS)]
         arrays = [array for layer in layers if (array := self.weights(layer, factor)) is not None]
-        if len(arrays) != len(layers):
+        if not readers or len(arrays) != len(readers):
             return
         for layer, array in zip(layers, arrays, strict=True):
-            old = layer.operands[1].owner
-            name = old.attributes.get("onnx.name") if isinstance(old, ConstantOp) else None
-            constant = new_constant(array, self.store, name)
-            rewriter.insert(constant, InsertPoint.before(layer))
-            layer.operands[1] = constant.result
+            replace_constant(layer, 1, array, self.store)
         rewriter.replace(op, [], [op.operands[0]])
 
-    def weights(self, layer: Operation, factor: np.float64) -> Array | None:
-        """The weights of `layer` times `factor`; None if it is no layer of constant weights, or if f32 has them not."""
-        if not isinstance(layer, NodeOp) or not layer.is_op(*LAYERS):
-            return None
+    def weights(self, layer: NodeOp, factor: np.float64) -> Array | None:
+        """The weights of `layer` times `factor`; None if they are no constant, or if f32 has them not."""
         if (weights := constant_f32(layer.operand(1), self.store)) is None:
             return None
         exact = weights * factor

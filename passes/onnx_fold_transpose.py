@@ -11,11 +11,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
-from xdsl.rewriter import InsertPoint
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, constant_operand, new_constant
-from cnncc.dialects.weights import ConstantOp
+from cnncc.dialects.onnx import NodeOp, constant_operand, replace_constant
 from cnncc.passes._onnx.normalisation import constant_f32
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
@@ -40,11 +38,7 @@ class _Fold(RewritePattern):
         axis = op.int_attr("transB", 0) if op.is_op("Gemm") else 0
         # The number, in the image, of each word of the row.
         numbers = np.arange(prod(sizes[1:])).reshape(sizes[1:]).transpose([at - 1 for at in order[1:]]).ravel()
-        old = op.operands[1].owner
-        name = old.attributes.get("onnx.name") if isinstance(old, ConstantOp) else None
-        constant = new_constant(np.take(weights, np.argsort(numbers), axis), self.store, name)
-        rewriter.insert(constant, InsertPoint.before(op))
-        op.operands[1] = constant.result
+        replace_constant(op, 1, np.take(weights, np.argsort(numbers), axis), self.store)
         row.operands[0] = turned.operands[0]
         rewriter.notify_op_modified(op)
         rewriter.erase(turned)

@@ -262,16 +262,25 @@ def test_frontend_pass_fold_batch_norm_leaves_before_a_layer(step: str, users: s
     assert op_types(module).count("BatchNormalization") == 1
 
 
-def test_frontend_pass_fold_batch_norm_leaves_what_has_no_factor(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "arrays"),
+    [
+        ("c = Conv (x, w) y = BatchNormalization <epsilon = 0.0> (c, s, t, m, v)", {"v": np.float32([1, 0, 2])}),
+        ("c = BatchNormalization <epsilon = 0.0> (x, s, v, v, v) y = Conv (c, w)", {"v": np.float32([0, 0, 0])}),
+    ],
+    ids=["behind a layer", "before one"],
+)
+def test_frontend_pass_fold_batch_norm_leaves_what_has_no_factor(
+    nodes: str, arrays: dict[str, np.ndarray], tmp_path: Path
+) -> None:
     """A variance of 0, and no epsilon; in onnxruntime, too, it is infinite."""
-    text = """g (float[1, 3, 7, 5] x) => (float[1, 3, 7, 5] y) {
-      c = Conv (x, w)
-      y = BatchNormalization <epsilon = 0.0> (c, s, t, m, v) }"""
-    arrays = {"w": normal(3, 3, 1, 1), **statistics(3), "v": np.float32([1, 0, 2])}
+    text = f"g (float[1, 3, 7, 5] x) => (float[1, 3, 7, 5] y) {{ {nodes} }}"
+    arrays = {"w": normal(3, 3, 1, 1), **statistics(3), "s": np.ones(3, np.float32), **arrays}
     ctx = context()
     module = import_onnx(saved(model(text, **arrays), tmp_path), ctx)
+    before = op_types(module)
     OnnxFoldBatchNormPass().apply(ctx, module)
-    assert op_types(module) == ["Conv", "BatchNormalization"]
+    assert op_types(module) == before
 
 
 @pytest.mark.parametrize(
