@@ -49,8 +49,8 @@ class CnnLegalizePass(ModulePass):
     concat and host remain.
 
     An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
-    without epilogue: an operand of two places, a reshape to other rows and columns, a value that host or user share, a
-    value that is read as other images: behind an image lie the other parts.
+    without epilogue. These are an operand of two places, a reshape to other rows and columns, and a value that host or
+    user share. A value that is read as other images is copied, too, as behind each image lie the other parts.
 
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"
