@@ -87,9 +87,9 @@ class Network:
         makers = [member.owner for member in members]
         if not any(isinstance(op, LayerOp) for op in (*users, *makers)) and not self._passes(members):
             return
-        given = any(not isinstance(maker, Operation) for maker in makers)
-        first = -1 if given else min(self.ready(maker) for maker in makers if isinstance(maker, Operation))
-        ends = [*self._reads(members), *(self.number[maker] for maker in makers if isinstance(maker, Operation))]
+        ops = [maker for maker in makers if isinstance(maker, Operation)]
+        first = min(map(self.ready, ops)) if len(ops) == len(makers) else -1  # the block has what comes from outside
+        ends = [*self._reads(members), *(self.number[op] for op in ops)]
         may_move = _may_move(root, members) and len(self._scales(members)) <= 1
         yield Value(root, prod(shape(root.type)), first, max(ends), may_move)
 
