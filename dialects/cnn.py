@@ -262,6 +262,31 @@ class ReshapeOp(_UnaryOp):
 
 
 @irdl_op_definition
+class SliceOp(_UnaryOp):
+    """Some channels of a value: result[n, k, …] = x[n, first + k, …].
+
+    Nothing is moved: on the array a layer reads them where the whole value lies.
+
+        %1 = cnn.slice %0 from 8 label "right" : tensor<1x12x3x3xi16> -> tensor<1x4x3x3xi16>
+
+    Source: ONNX Slice-13 with axes = [1].
+    """
+
+    name = "cnn.slice"
+    first = prop_def(IntegerAttr[I64])
+    assembly_format = "$x `from` $first (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+
+    def verify_(self) -> None:
+        whole, own, first = shape(self.x.type), shape(self.result.type), self.first.value.data
+        if not 2 <= len(whole) <= 4 or len(own) != len(whole) or (own[0], *own[2:]) != (whole[0], *whole[2:]):
+            raise VerifyException(f"cnn.slice: {whole} and {own} are not n c … with other channels alone")
+        if not 0 <= first < first + own[1] <= whole[1]:
+            raise VerifyException(
+                f"cnn.slice: channels {first} to {first + own[1] - 1} of a value that has channels 0 to {whole[1] - 1}"
+            )
+
+
+@irdl_op_definition
 class ConcatOp(IRDLOperation):
     """The operands one after the other along the channels: result[n, k0 + k, …] = operand[n, k, …].
 
@@ -361,7 +386,7 @@ def element_bits(value_type: Attribute) -> int:
 
 CNN = Dialect(
     "cnn",
-    [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, ConcatOp, ShuffleOp, HostOp],
+    [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, SliceOp, ConcatOp, ShuffleOp, HostOp],
     [WindowAttr, StepsAttr, QuantAttr, RangeAttr],
 )
 use_simple_verifiers(CNN)

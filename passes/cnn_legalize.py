@@ -22,6 +22,7 @@ from cnncc.dialects.cnn import (
     RequantOp,
     ReshapeOp,
     ShuffleOp,
+    SliceOp,
     Steps,
     StepsAttr,
     WindowAttr,
@@ -49,8 +50,9 @@ class CnnLegalizePass(ModulePass):
     concat and host remain.
 
     An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
-    without epilogue. These are an operand of two places, a reshape to other rows and columns, and a value that host or
-    user share. A value that is read as other images is copied, too, as behind each image lie the other parts.
+    without epilogue. These are an operand of two places, a reshape to other rows and columns, a slice, and a value that
+    host or user share. A value that is read as other images is copied, too, as behind each image lie the other parts.
+    So is a slice of channels that is read as other images, or by host or user.
 
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"
@@ -71,6 +73,9 @@ class CnnLegalizePass(ModulePass):
         labels = {key for inner in op.walk() if (key := value_key(inner)) is not None}
         placed: set[SSAValue] = set()
         for candidate in list(op.walk()):
+            if isinstance(candidate, SliceOp) and not _is_read_in_place(candidate.result):
+                _copy_slice(candidate, labels)
+        for candidate in list(op.walk()):
             if isinstance(candidate, ConcatOp):
                 _place_operands(candidate, placed, labels)
 
@@ -88,6 +93,25 @@ def _legalize(op: ClampOp | RequantOp | ShuffleOp, steps: StepsAttr) -> None:
 def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:
     named: dict[str, Attribute] = {"label": label} if label else {}
     return {"kind": StringAttr("max"), "window": WindowAttr(Window((1, 1))), **named}
+
+
+def _is_read_in_place(value: SSAValue) -> bool:
+    """Whether layers alone read a value, as the same images: other words may lie between these."""
+    values = [value]
+    for each in values:
+        values += [use.operation.results[0] for use in each.uses if isinstance(use.operation, ReshapeOp | SliceOp)]
+    shared = any(isinstance(use.operation, HostOp | ReturnOp) for each in values for use in each.uses)
+    return not shared and len({_padded_dims(each)[0] for each in values}) == 1
+
+
+def _copy_slice(op: SliceOp, labels: set[str]) -> None:
+    """Let others read a copy of a slice."""
+    after = op.next_op
+    assert after is not None, "func.return follows"
+    uses = list(op.result.uses)
+    copy = _copied(op.result, after, free_name(f"{value_key(op) or op.name}.copy", labels))
+    for use in uses:
+        use.operation.operands[use.index] = copy
 
 
 def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -> None:
@@ -108,13 +132,7 @@ def _is_free(source: SSAValue) -> bool:
 
     A value that user or host share is a tensor of its own.
     """
-    users = [source]
-    for value in users:
-        users += [use.operation.results[0] for use in value.uses if isinstance(use.operation, ReshapeOp)]
-    if len({_padded_dims(value)[0] for value in users}) > 1:
-        return False
-    shared = any(isinstance(use.operation, HostOp | ReturnOp) for value in users for use in value.uses)
-    return isinstance(source.owner, ConvOp | PoolOp | AddOp | ConcatOp) and not shared
+    return isinstance(source.owner, ConvOp | PoolOp | AddOp | ConcatOp) and _is_read_in_place(source)
 
 
 def _source(value: SSAValue) -> SSAValue | None:

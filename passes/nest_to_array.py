@@ -28,7 +28,7 @@ from xdsl.rewriter import Rewriter
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape, value_key
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, SliceOp, quants_of, shape, value_key
 from cnncc.dialects.nest import (
     ColumnsOp,
     CoresOp,
@@ -208,7 +208,7 @@ class _Lowering:
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> ActivationLayout:
         part = columns_of(value, self.rings)
         if part.whole in self.rings:
-            return self.tensors.columns(self.rings[part.whole], part.first)
+            return self.tensors.part(self.rings[part.whole], part.first, "columns")
         value = self.leaving.get(value, value)
         memory, says = ("dram", "staged in glb") if operand in staged_operands else ("glb", "not staged in glb")
         if not self.tensors.lies_in(memory, value):
@@ -329,7 +329,7 @@ def _lower(lowering: _Lowering) -> None:
                     lowering.layer(op)
             case HostOp():
                 lowering.host(op)
-            case ReshapeOp() | ConcatOp() | ColumnsOp() | JoinOp():
+            case ReshapeOp() | SliceOp() | ConcatOp() | ColumnsOp() | JoinOp():
                 pass  # the same words under another shape, in one tensor, or some of them
             case ReturnOp():
                 refusals.raise_any("nest-to-array")  # what a refused layer computes has no tensor

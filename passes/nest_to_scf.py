@@ -24,14 +24,14 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from cnncc.context import weights_of
-from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, SliceOp, shape, value_key
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.main_function import main_function, output_names, returned
 from cnncc.passes._standard.layer_nest import StandardNest
 from cnncc.passes._standard.limits import check_layer, check_parameters, integer_tensor, sum_type
-from cnncc.passes._standard.ops import ZERO, Buffer, Emitter, Index, Span, memref_type, named
+from cnncc.passes._standard.ops import ZERO, Buffer, Emitter, Index, Span, named
 from cnncc.weights import WeightStore
 
 WIDEST = IntegerType(64)
@@ -118,6 +118,8 @@ class _StandardNetwork:
                     return self.layer(op)
                 case ReshapeOp():
                     return self.reshape(op)
+                case SliceOp():
+                    return self.slice(op)
                 case ConcatOp():
                     return self.concat(op)
                 case GroupOp():
@@ -152,7 +154,7 @@ class _StandardNetwork:
             raise Refusal(f"there is no weights.global @{symbol}")
         return self.globals[symbol]
 
-    def result(self, op: LayerOp | ConcatOp) -> SSAValue:
+    def result(self, op: LayerOp | SliceOp | ConcatOp) -> SSAValue:
         """Memory for the result of `op`."""
         kind = _memory("the result", op.result.type)
         memory = self.emit.alloc(kind.get_shape(), kind.element_type, value_key(op) or "")
@@ -171,13 +173,25 @@ class _StandardNetwork:
         memory = self.result(op)
         first = 0
         for value in op.inputs:
-            source = self.values[value]
-            dims = memref_type(source).get_shape()
-            target = Buffer(memory, (ZERO, Index(offset=-first), ZERO, ZERO))
-            with self.emit.loops([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
-                self.emit.store(self.emit.load(Buffer(source), at), target, at)
+            self.copy(Buffer(self.values[value]), Buffer(memory, _channels(first)), dims := shape(value.type))
             first += dims[1]
         return memory
+
+    def slice(self, op: SliceOp) -> SSAValue:
+        """A copy of some channels."""
+        memory = self.result(op)
+        self.copy(Buffer(self.values[op.x], _channels(op.first.value.data)), Buffer(memory), shape(op.result.type))
+        return memory
+
+    def copy(self, source: Buffer, target: Buffer, dims: tuple[int, ...]) -> None:
+        """Loops that copy so many elements."""
+        with self.emit.loops([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
+            self.emit.store(self.emit.load(source, at), target, at)
+
+
+def _channels(first: int) -> tuple[Index, ...]:
+    """The elements of a buffer from a channel on."""
+    return (ZERO, Index(offset=-first), ZERO, ZERO)
 
 
 def _memory(what: str, kind: Attribute) -> MemRefType[Attribute]:

@@ -23,7 +23,6 @@ from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, 
 from cnncc.weights import Array, WeightStore
 
 LEAST_OPSET = 5  # Reshape takes the shape as an input
-SLICE_BY_INPUTS = 10  # from this opset on, Slice takes its bounds as inputs
 
 
 @dataclass(frozen=True)
@@ -163,15 +162,10 @@ class _Split:
             value = self.new.reshaped(value, (n, k, a, b, h, w))
             value = self.new.node("Transpose", [value], (n, k, h, a, w, b), {"perm": ints([0, 1, 4, 2, 5, 3])})
             value = self.new.reshaped(value, (n, k, h * a, w * b))
-        starts, ends = zip(*(axis.cut for axis in self.axes), strict=True)
-        if (*starts, *ends) == (0, 0, h * a, w * b):
+        rows, cols = (axis.cut for axis in self.axes)
+        if (rows, cols) == ((0, h * a), (0, w * b)):
             return value
-        bounds = {"starts": starts, "ends": ends, "axes": (2, 3)}
-        dims = (n, k, *(axis.out for axis in self.axes))
-        if self.opset < SLICE_BY_INPUTS:
-            return self.new.node("Slice", [value], dims, {name: ints(sizes) for name, sizes in bounds.items()})
-        inputs = [self.new.constant(np.array(sizes, np.int64)) for sizes in bounds.values()]
-        return self.new.node("Slice", [value, *inputs], dims)
+        return self.new.sliced(value, {2: rows, 3: cols}, self.opset)
 
 
 def _order(axes: Sequence[_Axis], k: int) -> Array:

@@ -143,6 +143,13 @@ def _reshape(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return x.reshape([x.shape[i] if size == 0 else int(size) for i, size in enumerate(wanted)])
 
 
+def _slice(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    x, *bounds = inputs
+    for start, end, axis in zip(*bounds, strict=True):
+        x = x.take(range(*slice(start, end).indices(x.shape[axis])), axis)
+    return x
+
+
 def _gemm(inputs: Sequence[Any], attributes: Attributes) -> Array:
     x, w = inputs[:2]
     product = attributes.get("alpha", 1) * (x @ (w.T if attributes.get("transB") else w))
@@ -257,6 +264,7 @@ OPERATORS: dict[str, Operator] = {
     "Dropout": lambda inputs, _: inputs[0],
     "Reshape": _reshape,
     "Flatten": lambda inputs, _: inputs[0].reshape(len(inputs[0]), -1),
+    "Slice": _slice,
     "Transpose": lambda inputs, attributes: inputs[0].transpose(attributes["perm"]),
     "Concat": lambda inputs, attributes: np.concatenate(inputs, attributes["axis"]),
     "MatMul": lambda inputs, _: inputs[0] @ inputs[1],

@@ -280,6 +280,15 @@ def _concat(graph: Graph) -> None:
         graph.add("Concat", [x, *others], (n, channels, *rest), axis=graph.one([1, -1 - len(rest)]))
 
 
+def _slice(graph: Graph) -> None:
+    """Some of the channels."""
+    n, c, *rest = graph.dims[x := graph.value()]
+    first, end = sorted((graph.number(0, c), graph.number(0, c)))
+    if first < end and len(rest) < 3:
+        bounds = [graph.constant(np.array([number])) for number in (first, end, 1)]
+        graph.add("Slice", [x, *bounds], (n, end - first, *rest))
+
+
 def _flat(graph: Graph) -> None:
     x = graph.value()
     n, *rest = graph.dims[x]
@@ -331,7 +340,7 @@ ON_IMAGES = (
     _conv, _conv, _conv, _max_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle, _shuffle, _pad,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
-ON_ANY = (_concat, _concat, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)
+ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)
 
 
 def add_inputs(graph: Graph, side: int = 13) -> int:

@@ -18,7 +18,7 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.array import TensorOp
-from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp
+from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp, SliceOp
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
@@ -140,7 +140,7 @@ def _width(module: ModuleOp, name: str) -> int:
 def _source(value: SSAValue, module: ModuleOp) -> tuple[SSAValue, int | None]:
     """The value that gave `value` its scale, and the greatest magnitude; None for an asymmetric range."""
     match value.owner:
-        case ReshapeOp() | ClampOp() as op:
+        case ReshapeOp() | SliceOp() | ClampOp() as op:
             return _source(op.x, module)
         case PoolOp(kind=kind) as op if kind.data == "max":
             return _source(op.x, module)

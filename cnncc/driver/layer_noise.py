@@ -27,7 +27,16 @@ from cnncc.eval.cnn import convolution, evaluate, pool_values, quantise_inputs
 from cnncc.numerics import Ints
 from cnncc.passes._onnx.builder import base_of, image_dims
 from cnncc.passes._onnx.calibration import Scale
-from cnncc.passes._onnx.layers import AddLayer, ClampLayer, ConcatLayer, ConvLayer, LeakyLayer, PoolLayer, ShuffleLayer
+from cnncc.passes._onnx.layers import (
+    AddLayer,
+    ClampLayer,
+    ConcatLayer,
+    ConvLayer,
+    LeakyLayer,
+    PoolLayer,
+    ShuffleLayer,
+    SliceLayer,
+)
 from cnncc.passes._onnx.quantised_layers import AnyLayer
 from cnncc.passes._onnx.scale_groups import saturates_at_reader, sources
 from cnncc.quant.split import Doubles
@@ -206,6 +215,8 @@ def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubl
             return np.where(x < 0, x * layer.slope, x)
         case ConcatLayer():
             return np.concatenate(operands, axis=1)
+        case SliceLayer():
+            return x[:, layer.first : layer.first + layer.channels]
         case ShuffleLayer():
             return x.swapaxes(1, 2)
         case _:

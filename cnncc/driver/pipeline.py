@@ -162,6 +162,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-fold-pad"),
         Step("onnx", "onnx-fold-transpose"),
         Step("onnx", "onnx-split-sum"),
+        Step("onnx", "onnx-split-to-slice"),
         Step("onnx", "onnx-1d-to-2d"),
         Step("onnx", "onnx-conv-transpose"),
         Step("onnx", "onnx-dead-code"),

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
-from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
+from cnncc.dialects.cnn import HostOp, Quant, SliceOp, quants_of, shape
 from cnncc.dialects.nest import (
     CoresOp,
     GroupOp,
@@ -69,6 +69,8 @@ def _apart(op: LayerOp) -> bool:
     inside = concatenated(block) if block else {}
 
     def whole(value: SSAValue) -> SSAValue:
+        if isinstance(op := source(value).owner, SliceOp):
+            return whole(op.x)
         return whole(inside[source(value)][0]) if source(value) in inside else value
 
     images = [(shape(value.type), shape(whole(value).type)) for value in values]

@@ -29,6 +29,7 @@ from cnncc.dialects.cnn import (
     RequantOp,
     ReshapeOp,
     ShuffleOp,
+    SliceOp,
     Steps,
     element_bits,
     quants_of,
@@ -178,6 +179,9 @@ class _Run:
                 return [np.clip(self.values[op.x], op.by.data.clamp[0], op.by.data.clamp[1])]
             case ConcatOp():
                 return [np.concatenate([self.values[value] for value in op.inputs], axis=1)]
+            case SliceOp():
+                first = op.first.value.data
+                return [self.values[op.x][:, first : first + shape(op.result.type)[1]]]
             case ShuffleOp():
                 return [shuffle_channels(self.values[op.x], op.groups.value.data)]
             case ReshapeOp():

@@ -2,7 +2,7 @@
 
 It is the network's side of a proof. The machine's side computes the same images from instructions
 (`machine/values/residues.py`). Both take the images of data and constants from `draws.py`, and share nothing else.
-The module is one that `cnn-legalize` has left: layers, reshapes, concatenations and host segments.
+The module is one that `cnn-legalize` has left: layers, reshapes, slices, concatenations and host segments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, HostOp, PoolOp, ReshapeOp, Steps, quants_of, shape, value_key
+from cnncc.dialects.cnn import (
+    AddOp,
+    ConcatOp,
+    ConvOp,
+    HostOp,
+    PoolOp,
+    ReshapeOp,
+    SliceOp,
+    Steps,
+    quants_of,
+    shape,
+    value_key,
+)
 from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
@@ -177,6 +189,9 @@ class _Run:
                 parts = [self.operand(value, op) for value in op.inputs]
                 together = np.concatenate([part.residues for part in parts], axis=2)
                 result = Polynomials(together, max(part.degree for part in parts))
+            case SliceOp():
+                x, first = self.operand(op.x, op), op.first.value.data
+                result = Polynomials(x.residues[:, :, first : first + shape(op.result.type)[1]], x.degree)
             case ReshapeOp():
                 x = self.operand(op.x, op)
                 result = Polynomials(x.residues.reshape(self.draws.count, *shape(op.result.type)), x.degree)

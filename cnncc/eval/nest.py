@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, SliceOp, value_key
 from cnncc.dialects.nest import ColumnsOp, CoresOp, GroupOp, JoinOp, LayerOp
 from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Refusal
@@ -62,7 +62,7 @@ def evaluate(
             case JoinOp():
                 results = [joined(op, operands)]
                 trace |= {key: results[0]} if (key := value_key(op)) else {}
-            case ReshapeOp() | ConcatOp() | HostOp():
+            case ReshapeOp() | SliceOp() | ConcatOp() | HostOp():
                 results, keyed = cnn.evaluate(_module(op.operands, op), store, operands, host)
                 trace |= keyed
             case _:

@@ -9,13 +9,13 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, Steps, StepsAttr, shape
+from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal
 from cnncc.numerics import Floats, integer_range
-from cnncc.passes._onnx.builder import CnnBuilder, checked
+from cnncc.passes._onnx.builder import CnnBuilder, checked, image_dims
 from cnncc.passes._onnx.calibration import Scale
-from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PoolLayer, ShuffleLayer
+from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PoolLayer, ShuffleLayer, SliceLayer
 from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
 from cnncc.window import Window
 
@@ -69,6 +69,12 @@ def lower_concat(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     n, _, h, w = shape(sources[0].type)
     dims = (n, sum(shape(source.type)[1] for source in sources), h, w)
     return builder.emit(ConcatOp, sources, builder.operand, dims, label, {})
+
+
+def lower_slice(builder: CnnBuilder, node: NodeOp, layer: SliceLayer, label: str) -> SSAValue:
+    """Some channels of an image."""
+    source, dims = builder.nchw(node.operands[0], f"{label}.in"), image_dims(shape(node.results[0].type))
+    return builder.emit(SliceOp, [source], builder.operand, dims, label, {"first": IntegerAttr(layer.first, i64)})
 
 
 def _scaled(builder: CnnBuilder, value: SSAValue, y: Scale, label: str) -> SSAValue:

@@ -93,13 +93,23 @@ class ConcatLayer:
 
 
 @dataclass(frozen=True)
+class SliceLayer:
+    """So many channels, from `first` on."""
+
+    first: int
+    channels: int
+
+
+@dataclass(frozen=True)
 class ShuffleLayer:
     """Channel shuffle: channels in `groups` groups, the first of each group, the second of each, and so on."""
 
     groups: int
 
 
-Layer = ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | ShuffleLayer
+Layer = (
+    ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | SliceLayer | ShuffleLayer
+)
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 # Why a node stays that a pass takes away otherwise.
 LEFT = {
@@ -362,6 +372,28 @@ def _concat(node: NodeOp, store: WeightStore) -> Layer:
     return ConcatLayer()
 
 
+def _slice(node: NodeOp, store: WeightStore) -> Layer:
+    """Channels of rank 2 to 4, in steps of 1. Bounds are constant: attributes before opset 10, inputs from then on."""
+    dims = shape(node.operands[0].type)
+    require(2 <= len(dims) <= 4, f"input 0 has rank {len(dims)}, not 2 to 4")
+    starts, ends = _bounds(node, "starts", 1, (), store), _bounds(node, "ends", 2, (), store)
+    axes = _bounds(node, "axes", 3, range(len(starts)), store)
+    steps = _bounds(node, "steps", 4, [1] * len(starts), store)
+    require(all(step == 1 for step in steps), f"steps = {list(steps)}: the array reads channels that follow each other")
+    cut = {axis % len(dims): slice(*bounds) for axis, *bounds in zip(axes, starts, ends, strict=True)}
+    kept = {axis: range(*bounds.indices(dims[axis])) for axis, bounds in cut.items()}
+    others = [axis for axis, indices in kept.items() if axis != 1 and len(indices) < dims[axis]]
+    require(not others, f"it cuts axes {others}, not channels alone")
+    channels = kept.get(1, range(dims[1]))
+    return SliceLayer(channels.start, len(channels))
+
+
+def _bounds(node: NodeOp, name: str, index: int, default: Sequence[int], store: WeightStore) -> Sequence[int]:
+    """Integers of Slice: an attribute before opset 10, an input from then on."""
+    array = constant_input(node, index, store)
+    return node.ints_attr(name, default) if array is None else [int(number) for number in array.flat]
+
+
 def _reshape(node: NodeOp, store: WeightStore) -> Layer:
     """The elements stay in order. A shape that is an input is constant."""
     constant_input(node, 1, store)
@@ -394,6 +426,7 @@ READERS: dict[str, Reader[Layer]] = {
     "Identity": _reshape,
     "Transpose": _transpose,
     "Concat": _concat,
+    "Slice": _slice,
 }
 
 # Readers for integers too: they use shapes and attributes alone, and their layers only move or compare numbers.
@@ -401,5 +434,6 @@ ON_INTEGERS: dict[str, Reader[Layer]] = {
     name: READERS[name]
     for name in (
         "MaxPool", "Relu", "Clip", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Concat",
+        "Slice",
     )
 }  # fmt: skip

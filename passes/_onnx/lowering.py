@@ -36,6 +36,7 @@ from cnncc.passes._onnx.layer_lowering import (
     lower_conv,
     lower_mean,
     lower_shuffle,
+    lower_slice,
 )
 from cnncc.passes._onnx.layers import (
     AddLayer,
@@ -46,6 +47,7 @@ from cnncc.passes._onnx.layers import (
     PoolLayer,
     ReshapeLayer,
     ShuffleLayer,
+    SliceLayer,
 )
 from cnncc.passes._onnx.placement import HostSegment, segments, stages
 from cnncc.passes._onnx.quantised_layers import AnyLayer, DequantizeLayer, QuantizeLayer, SumLayer, SumOfTwoLayer
@@ -105,7 +107,7 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return lower_activation(builder, node, label, (layer.lo, layer.hi))
         case LeakyLayer() if not keeps:
             return lower_activation(builder, node, label, slope=layer.slope)
-        case ClampLayer() | LeakyLayer() | ReshapeLayer() | ShuffleLayer() | PoolLayer(kind="max"):
+        case ClampLayer() | LeakyLayer() | ReshapeLayer() | SliceLayer() | ShuffleLayer() | PoolLayer(kind="max"):
             builder.scales[y] = builder.scales[x]
         case _:
             builder.scale(y, label)
@@ -128,6 +130,8 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return builder.pool("max", x, layer.window, builder.operand, label)
         case ClampLayer():
             return lower_clamp(builder, x, layer, label)
+        case SliceLayer():
+            return lower_slice(builder, node, layer, label)
         case ShuffleLayer():
             return lower_shuffle(builder, node, layer, label)
         case ReshapeLayer():

@@ -26,6 +26,7 @@ from cnncc.passes._onnx.layers import (
     LeakyLayer,
     PoolLayer,
     ReshapeLayer,
+    SliceLayer,
     StaysOnHost,
     is_tensor_of,
 )
@@ -183,6 +184,10 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
             return "only the host reads its result"
         case ReshapeLayer() if _belongs_to_host(node, placement):
             return RESHAPE
+        case SliceLayer() if node.operands[0].owner in placement.reasons:
+            return "the host computes what it slices"
+        case SliceLayer() if all(isinstance(user, ReturnOp) or user in placement.reasons for user in _users(node)):
+            return "no layer reads its result"
         case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
             return "its bounds lie between integers of its input"
         case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:

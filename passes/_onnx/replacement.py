@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from math import prod
+from typing import cast
 
 import numpy as np
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType, StringAttr, TensorType, f32, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerType, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -42,9 +43,12 @@ class NodeNames:
         return name
 
 
+SLICE_BY_INPUTS = 10  # from this opset on, Slice takes its bounds as inputs
+
+
 @dataclass(frozen=True)
 class Replacement:
-    """Makes nodes of f32 in the place of `nodes`, each of which alone reads the one before it."""
+    """Makes nodes in the place of `nodes`, each of which alone reads the one before it."""
 
     nodes: Sequence[NodeOp]
     store: WeightStore
@@ -57,11 +61,14 @@ class Replacement:
         self, op_type: str, operands: Sequence[SSAValue], dims: Sequence[int],
         attributes: Mapping[str, Attribute] = {}, old: NodeOp | None = None,
     ) -> SSAValue:  # fmt: skip
-        """The result of a new node, called like `old`; without it, after the first of those that are replaced."""
+        """The result of a new node, of the elements of its first operand.
+
+        It is called like `old`; without it, after the first of those that are replaced.
+        """
         properties: dict[str, Attribute] = {"op_type": StringAttr(op_type)}
         if name := self.names.like(old) if old else self.names.like(self.nodes[0], f".{op_type.lower()}"):
             properties["node_name"] = text_attr(name)
-        kind = TensorType(f32, [*dims])
+        kind = TensorType(cast("TensorType[Attribute]", operands[0].type).element_type, [*dims])
         node = NodeOp.create(operands=operands, result_types=[kind], attributes=attributes, properties=properties)
         Rewriter.insert_op(node, InsertPoint.before(self.nodes[-1]))
         return node.results[0]
@@ -76,14 +83,26 @@ class Replacement:
         """`value` in another shape."""
         return self.node("Reshape", [value, self.constant(np.array(dims, np.int64))], dims)
 
+    def sliced(self, value: SSAValue, bounds: Mapping[int, tuple[int, int]], opset: int) -> SSAValue:
+        """`value` from start to end of each of these axes."""
+        dims = [*dims_of(value)]
+        for axis, (start, end) in bounds.items():
+            dims[axis] = end - start
+        starts, ends = zip(*bounds.values(), strict=True)
+        numbers = {"starts": starts, "ends": ends, "axes": [*bounds]}
+        if opset < SLICE_BY_INPUTS:
+            return self.node("Slice", [value], dims, {name: ints(each) for name, each in numbers.items()})
+        inputs = [self.constant(np.array(each, np.int64)) for each in numbers.values()]
+        return self.node("Slice", [value, *inputs], dims)
+
     def again(self, node: NodeOp, value: SSAValue, others: Sequence[SSAValue]) -> SSAValue:
         """What `node` makes of `value` in the place of its first operand."""
         return self.node(node.op_type.data, [value, *others], dims_of(value), node.attributes, node)
 
-    def finish(self, value: SSAValue) -> None:
-        """Put `value` in the place of the last result, and erase the nodes."""
+    def finish(self, *values: SSAValue) -> None:
+        """Put `values` in the place of the last results, and erase the nodes."""
         *first, last = self.nodes
-        Rewriter.replace_op(last, [], [value])
+        Rewriter.replace_op(last, [], values)
         for node in reversed(first):
             Rewriter.erase_op(node)
 

@@ -1,8 +1,8 @@
 """Groups of values of an `onnx` graph that share one scale. No pass: placement uses them.
 
-A MaxPool or Reshape only moves its operand's integers to its result. So does a concatenation with the integers of all
-its operands, and a Relu, Clip or LeakyRelu of `scale_keepers`. Values that such layers connect are a *group*. The
-*makers* of a group are its values that no such layer computes.
+A MaxPool, Reshape or Slice only moves its operand's integers to its result. So does a concatenation with the integers
+of all its operands, and a Relu, Clip or LeakyRelu of `scale_keepers`. Values that such layers connect are a *group*.
+The *makers* of a group are its values that no such layer computes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cnncc.passes._onnx.layers import (
     PoolLayer,
     ReshapeLayer,
     ShuffleLayer,
+    SliceLayer,
 )
 from cnncc.passes._onnx.quantised_layers import AnyLayer, Codes, DequantizeLayer, codes_of
 
@@ -31,7 +32,7 @@ def moves_integers(layer: AnyLayer | None) -> bool:
     """Whether `layer` only selects, moves or compares integers, so that its result may have its operand's scale."""
     if isinstance(layer, PoolLayer):
         return layer.kind == "max"
-    return isinstance(layer, ClampLayer | LeakyLayer | ReshapeLayer | ShuffleLayer | ConcatLayer)
+    return isinstance(layer, ClampLayer | LeakyLayer | ReshapeLayer | SliceLayer | ShuffleLayer | ConcatLayer)
 
 
 def leaky_after(value: SSAValue, layers: Layers) -> tuple[NodeOp, LeakyLayer] | None:

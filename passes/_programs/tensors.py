@@ -7,7 +7,8 @@
 | result of a host segment, input of the network | DRAM, and the GLB too if a layer reads it there |
 
 The operands of a concatenation are parts of its tensor, so that nothing is copied. Strips of columns are parts, too:
-joined strips of the tensor of the result, strips that are read of the tensor of the whole value.
+joined strips of the tensor of the result, strips that are read of the tensor of the whole value. So are channels that
+are sliced, of the tensor of the whole value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, quants_of, shape
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, SliceOp, quants_of, shape, value_key
 from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
@@ -37,10 +38,37 @@ def source(value: SSAValue) -> SSAValue:
     return value
 
 
+class Channels(NamedTuple):
+    """A value as channels of another: from word `offset` of an image on, with `image` words between images.
+
+    Where `image` is 0 it is that value, reshaped perhaps, and its images follow each other.
+    """
+
+    whole: SSAValue
+    offset: int = 0
+    image: int = 0
+
+
+def channels_of(value: SSAValue) -> Channels:
+    """What `value` is channels of. Raises Refusal where the images of a slice are read as other images."""
+    whole, offset, image = source(value), 0, 0
+    while isinstance(op := whole.owner, SliceOp):
+        if image_shape(op.result.type)[0] != image_shape(value.type)[0]:
+            images = " and ".join(str(image_shape(each)[0]) for each in (op.result.type, value.type))
+            raise Refusal(
+                f"'{value_key(op) or op.name}' is read as {images} images, as other channels lie between them; "
+                f"cnn-legalize copies such slices"
+            )
+        _, *dims = shape(op.x.type)
+        image = prod(dims)
+        whole, offset = source(op.x), offset + op.first.value.data * prod(dims[1:])
+    return Channels(whole, offset, image)
+
+
 def uses(value: SSAValue) -> Iterator[Use]:
-    """The uses of a value, also through reshapes and columns, which are no uses themselves."""
+    """The uses of a value, also through reshapes, slices and columns, which are no uses themselves."""
     for use in value.uses:
-        if isinstance(use.operation, ReshapeOp | ColumnsOp):
+        if isinstance(use.operation, ReshapeOp | SliceOp | ColumnsOp):
             yield from uses(use.operation.result)
         else:
             yield use
@@ -83,6 +111,15 @@ def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
     return quants
 
 
+def _whole(value: SSAValue) -> SSAValue:
+    """What a value is a reshape of, or itself. Raises Refusal for a slice, which has no tensor of its own."""
+    value = source(value)
+    if isinstance(op := value.owner, SliceOp):
+        what = f"'{value_key(op) or op.name}' is channels of a tensor, which host and user cannot read"
+        raise Refusal(f"{what}; cnn-legalize copies them")
+    return value
+
+
 class PartOf(NamedTuple):
     """A value that is written into another one, from word `offset` of an image on.
 
@@ -99,7 +136,7 @@ class PartOf(NamedTuple):
 
 
 def parts(block: Block) -> dict[SSAValue, PartOf]:
-    """What the operands of concatenations, and columns that are joined, are parts of."""
+    """What the operands of concatenations, and columns that are joined, are parts of. Raises Refusal for a slice."""
     parts: dict[SSAValue, PartOf] = {}
     for op in block.ops:
         at = 0
@@ -109,6 +146,8 @@ def parts(block: Block) -> dict[SSAValue, PartOf]:
                 count, *_, own = image_shape(operand.type)
                 parts[operand] = PartOf(op.result, at, rows * cols, cols, own if count > images else 0)
                 at += count // images * own
+            elif isinstance(source(operand).owner, SliceOp):
+                raise Refusal(f"'{value_key(op) or op.name}' has a slice as operand; cnn-legalize copies such operands")
             else:
                 parts[source(operand)] = PartOf(op.results[0], at)
                 at += prod(shape(operand.type)[1:])
@@ -138,33 +177,35 @@ class ArrayTensors:
         return name
 
     def lies_in(self, memory: A.Memory, value: SSAValue) -> bool:
-        """Whether a value, or what it is columns of, has a tensor in a memory."""
-        return (memory, source(columns_of(value).whole)) in self.places
+        """Whether a value, or what it is columns or channels of, has a tensor in a memory."""
+        return (memory, channels_of(columns_of(value).whole).whole) in self.places
 
     def tensor(self, memory: A.Memory, value: SSAValue) -> str:
-        """The name of a value's tensor."""
-        return self.places[memory, source(value)]
+        """The name of a value's tensor. Raises Refusal for a slice."""
+        return self.places[memory, _whole(value)]
 
     def home(self, memory: A.Memory, value: SSAValue) -> ActivationLayout:
         """A value's tensor, as the layer sees it that has the value under its type. Raises Refusal."""
-        whole, first, apart = columns_of(value)
+        columns, first, apart = columns_of(value)
+        whole, offset, image = channels_of(columns)
         tensor = self.declared[self.tensor(memory, whole)]
-        images, _, rows, cols = image_shape(whole.type)
+        images, _, rows, cols = image_shape(columns.type)
         if tensor.part_of and images != tensor.shape[0]:
             raise Refusal(
                 f"tensor {tensor.name} is part of {tensor.part_of}: its {tensor.shape[0]} images cannot be read as "
                 f"{images}, as other parts lie between them; cnn-legalize copies such parts"
             )
         # What no layer reads or writes may have more than four dims.
-        image, plane = tensor.image or prod(shape(whole.type)[1:]), tensor.plane or rows * cols
-        home = self.columns(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), first)
+        image, plane = tensor.image or image or prod(shape(columns.type)[1:]), tensor.plane or rows * cols
+        home = self.part(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), offset, "words")
+        home = self.part(home, first, "columns")
         return replace(home, image=apart) if apart else home
 
-    def columns(self, home: ActivationLayout, first: int) -> ActivationLayout:
-        """The layout of a value's columns from `first` on. home: that of the whole value."""
+    def part(self, home: ActivationLayout, first: int, of: str) -> ActivationLayout:
+        """The layout of a value's columns, or words, from `first` on. home: that of the whole value."""
         if not first:
             return home
-        tensor, name = self.declared[home.tensor], f"{home.tensor}.columns{first}"
+        tensor, name = self.declared[home.tensor], f"{home.tensor}.{of}{first}"
         if name not in self.declared:
             images = tensor.shape[0] if tensor.shape else 1
             words = (images - 1) * home.image + tensor.words // images - first  # to the end
@@ -186,10 +227,11 @@ class ArrayTensors:
 
     def in_frames(self, value: SSAValue) -> str:
         """The tensor of a value in the record of a frame. Raises Refusal where it is none of its own."""
-        name = self.places.get(("dram", source(columns_of(value).whole)), "")
+        whole = channels_of(columns_of(value).whole)
+        name = self.places.get(("dram", whole.whole), "")
         if not name or self.declared[name].memory != "dram":
             raise Refusal("what the first core reads, and the last one computes, are integers in DRAM")
-        if self.declared[name].part_of or columns_of(value).first:
+        if self.declared[name].part_of or columns_of(value).first or whole.image:
             raise Refusal(f"{name} is part of another tensor: the first core reads, and the last one computes, a whole")
         return name
 
@@ -229,7 +271,7 @@ class ArrayTensors:
     def exchange(self, value: SSAValue, name: str, role: A.Role, quant: Quant) -> str:
         """Give a value a tensor in DRAM that the network's user or a host segment shares, with its scale.
 
-        Raises Refusal for the scale 0, which integers do not have.
+        Raises Refusal for a slice, and for the scale 0, which integers do not have.
         """
         if not quant.scale:
             raise Refusal(
@@ -240,7 +282,7 @@ class ArrayTensors:
             name, "dram", prod(dims), dims, role, quant.scale, quant.zero, quant.clamp, element=quant.element
         )
         name = self.declare(tensor)
-        self.places["dram", source(value)] = self.exchanged[source(value), quant] = name
+        self.places["dram", _whole(value)] = self.exchanged[source(value), quant] = name
         return name
 
     def rescale(self, value: SSAValue, quant: Quant) -> None:

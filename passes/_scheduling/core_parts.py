@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from cnncc.dialects.cnn import ReshapeOp, Steps, StepsAttr, WindowAttr
+from cnncc.dialects.cnn import ReshapeOp, SliceOp, Steps, StepsAttr, WindowAttr
 from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import Sizes
@@ -47,10 +47,9 @@ class LayerGraph:
         computed, read = {layer.result for layer in layers}, dict[SSAValue, LayerOp]()
         for layer in layers:
             for value in layer.operands:
-                if isinstance(value.owner, ReshapeOp):
-                    raise Refusal(
-                        f"layer '{label_of(layer)}' reads a reshaped value: the host can compute it (cores.host)"
-                    )
+                if isinstance(value.owner, ReshapeOp | SliceOp):
+                    what = "a reshaped value" if isinstance(value.owner, ReshapeOp) else "some channels of a value"
+                    raise Refusal(f"layer '{label_of(layer)}' reads {what}: the host can compute it (cores.host)")
                 if value not in computed:
                     read.setdefault(value, layer)
         if len(read) > 1:

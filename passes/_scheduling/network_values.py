@@ -9,9 +9,9 @@ from math import prod
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, ReshapeOp, quants_of, shape
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, ReshapeOp, SliceOp, quants_of, shape
 from cnncc.dialects.nest import LayerOp
-from cnncc.passes._programs.tensors import given_quants, is_read_in_glb, parts, source, uses
+from cnncc.passes._programs.tensors import channels_of, given_quants, is_read_in_glb, parts, uses
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Network:
 
     def __init__(self, func: FuncOp, groups: Sequence[Sequence[LayerOp]] = ()) -> None:
         self.func = func
-        self.ops = [op for op in func.body.block.ops if not isinstance(op, ReshapeOp)]
+        self.ops = [op for op in func.body.block.ops if not isinstance(op, ReshapeOp | SliceOp)]
         self.number = {op: i for i, op in enumerate(self.ops)}
         self.number |= {op: self.number[group[-1]] for group in groups for op in group}
         self.layers = [op for op in self.ops if isinstance(op, LayerOp)]
@@ -56,9 +56,9 @@ class Network:
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose tensor `value` is (part of)."""
-        value = source(value)
+        value = channels_of(value).whole
         while value in self.parts:
-            value = source(self.parts[value][0])
+            value = channels_of(self.parts[value].whole).whole
         return value
 
     def beside(self, value: Value) -> list[LayerOp]:

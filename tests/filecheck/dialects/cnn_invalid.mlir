@@ -224,3 +224,19 @@ func.func @main(%x: tensor<1x6x1x1xi16>) {
   %0 = cnn.add %x residual %x : tensor<1x6x1x1xi16> then <factors = "f", shuffle = 2> : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
   func.return
 }
+
+// -----
+
+// CHECK: cnn.slice: (1, 6, 7, 5) and (1, 2, 7, 4) are not n c … with other channels alone
+func.func @main(%x: tensor<1x6x7x5xi16>) {
+  %0 = cnn.slice %x from 1 : tensor<1x6x7x5xi16> -> tensor<1x2x7x4xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.slice: channels 5 to 6 of a value that has channels 0 to 5
+func.func @main(%x: tensor<1x6xi16>) {
+  %0 = cnn.slice %x from 5 : tensor<1x6xi16> -> tensor<1x2xi16>
+  func.return
+}

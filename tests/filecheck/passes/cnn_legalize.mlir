@@ -43,3 +43,30 @@ func.func @concat(%x: tensor<1x4x3x1xi16>, %y: tensor<1x4x3x1xi16>, %z: tensor<1
   %h = cnn.concat %r label "h" : (tensor<1x12x3xi16>) -> tensor<1x12x3xi16>
   func.return
 }
+
+// Slices: layers read the first where it lies. The second is an operand of a concatenation, the third is read as other
+// images, the fourth by the user: these are copied.
+// CHECK: func.func @slices
+// CHECK-NEXT: %[[A:.*]] = cnn.slice %x from 0 label "a" : tensor<2x6x3x1xi16> -> tensor<2x2x3x1xi16>
+// CHECK-NEXT: %[[P:.*]] = cnn.pool "max" %[[A]] window <kernel = [1, 1]> label "p"
+// CHECK-NEXT: %[[B:.*]] = cnn.slice %x from 2 label "b" : tensor<2x6x3x1xi16> -> tensor<2x4x3x1xi16>
+// CHECK-NEXT: %[[C:.*]] = cnn.slice %x from 4 label "c" : tensor<2x6x3x1xi16> -> tensor<2x2x3x1xi16>
+// CHECK-NEXT: %[[C2:.*]] = cnn.pool "max" %[[C]] window <kernel = [1, 1]> label "c.copy"
+// CHECK-NEXT: %[[D:.*]] = cnn.slice %x from 5 label "d" : tensor<2x6x3x1xi16> -> tensor<2x1x3x1xi16>
+// CHECK-NEXT: %[[D2:.*]] = cnn.pool "max" %[[D]] window <kernel = [1, 1]> label "d.copy"
+// CHECK-NEXT: %[[B2:.*]] = cnn.pool "max" %[[B]] window <kernel = [1, 1]> label "e.copy1"
+// CHECK-NEXT: %[[E:.*]] = cnn.concat %[[P]], %[[B2]] label "e"
+// CHECK-NEXT: %[[F:.*]] = cnn.reshape %[[C2]] : tensor<2x2x3x1xi16> -> tensor<1x4x3x1xi16>
+// CHECK-NEXT: cnn.pool "max" %[[F]] window <kernel = [1, 1]> label "g"
+// CHECK-NEXT: func.return %[[D2]]
+func.func @slices(%x: tensor<2x6x3x1xi16>) -> tensor<2x1x3x1xi16> {
+  %a = cnn.slice %x from 0 label "a" : tensor<2x6x3x1xi16> -> tensor<2x2x3x1xi16>
+  %p = cnn.pool "max" %a window <kernel = [1, 1]> label "p" : tensor<2x2x3x1xi16> -> tensor<2x2x3x1xi16>
+  %b = cnn.slice %x from 2 label "b" : tensor<2x6x3x1xi16> -> tensor<2x4x3x1xi16>
+  %c = cnn.slice %x from 4 label "c" : tensor<2x6x3x1xi16> -> tensor<2x2x3x1xi16>
+  %d = cnn.slice %x from 5 label "d" : tensor<2x6x3x1xi16> -> tensor<2x1x3x1xi16>
+  %e = cnn.concat %p, %b label "e" : (tensor<2x2x3x1xi16>, tensor<2x4x3x1xi16>) -> tensor<2x6x3x1xi16>
+  %f = cnn.reshape %c : tensor<2x2x3x1xi16> -> tensor<1x4x3x1xi16>
+  %g = cnn.pool "max" %f window <kernel = [1, 1]> label "g" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+  func.return %d : tensor<2x1x3x1xi16>
+}
