@@ -61,9 +61,9 @@ def _in_order(
 
 
 def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> BlockPlan:
-    """The plan of cell `i` with a stage of weights."""
+    """The plan of cell `i` with a stage of weights. What all plans have alike may be one number, or an array of one."""
     each = (stage.place, buffers.weights, buffers.results, buffers.params_in_slices)
-    place, weights, results, slices = (np.broadcast_to(of_plan, blocks.shaped)[i] for of_plan in each)
+    place, weights, results, slices = (one if isinstance(one, int) else one[i % len(one)] for one in each)
     k, h, w, order, ifmap = (int(cell[i]) for cell in blocks.cells)
     k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
     counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results), "output": ceil(results)}
