@@ -257,32 +257,21 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: BlockPlan) -> Map
     if shape.params:
         in_slices = block if shape.per_position else plan.weights
         stages.append(("params", "glb", in_slices if plan.params_in_slices else StagePlace.OUTSIDE))
-    return _clipped(shape, arch, [*outer, *loops], stages, plan)
-
-
-def _clipped(
-    shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[tuple[str, str, int]], plan: BlockPlan
-) -> Mapping:
-    left = dict(vars(shape.sizes))
-    clipped: list[Loop] = []
-    for loop in loops:
-        left[loop.dim] = min(loop.step, left[loop.dim])
-        clipped.append(Loop(loop.dim, left[loop.dim], loop.on, loop.keep))
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     in_glb = {"weight": plan.weight_buffers, **dict(plan.streamed)}
     if plan.params_in_slices:
         in_glb["params"] = in_glb.get("ifmap", 1) if shape.per_position else plan.weight_buffers
-    staged: list[Stage] = []
-    for operand, memory, place in stages:
-        buffers = halves[operand] if memory == "rf" else in_glb.get(operand, 1)
-        staged.append(Stage(operand, memory, place, buffers))
-    return without_single_trips(clipped, staged, shape.sizes)
+    with_buffers = [
+        Stage(operand, memory, place, (halves if memory == "rf" else in_glb).get(operand, 1))
+        for operand, memory, place in stages
+    ]
+    return without_single_trips([*outer, *loops], with_buffers, shape.sizes)
 
 
 def without_single_trips(loops: Sequence[Loop], stages: Sequence[Stage], sizes: Sizes) -> Mapping:
     """A mapping without the loops that run once, its stages in order. The depth of a stage counts these, too."""
     runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, tuple(loops)), strict=True)]
-    placed = [replace(stage, depth=sum(runs[: stage.depth])) for stage in stages]
+    placed = [Stage(stage.operand, stage.memory, sum(runs[: stage.depth]), stage.buffers) for stage in stages]
     placed.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
     return Mapping(tuple(loop for loop, there in zip(loops, runs, strict=True) if there), tuple(placed))
 
