@@ -279,11 +279,11 @@ def _into(data: Values, slots: Strided, values: npt.NDArray[Any], combine: np.uf
     if len(slots.sizes) == PIXEL_CHANNEL_LANE:
         own = slots.sizes[1:] if values.shape[-1] > 1 else (1, 1)
         values = values.reshape(*values.shape[:-1], *own)
-    values = np.broadcast_to(values, (*values.shape[: -len(slots.sizes)], *slots.sizes))
     lead = np.broadcast_shapes(data.shape[:-1], values.shape[: -len(slots.sizes)])
     if slots.size == data.shape[-1] and slots.in_order:
         return combine(data.reshape(*data.shape[:-1], *slots.sizes), values).reshape(*lead, slots.size)
-    result = np.broadcast_to(data, (*lead, data.shape[-1])).copy()
+    result = np.empty((*lead, data.shape[-1]), data.dtype)
+    result[...] = data
     part = slots.of(result)
     combine(part, values, out=part)
     return result
