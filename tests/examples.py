@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import TypeVar
 
 from hypothesis import core, settings
+from hypothesis.internal.entropy import deterministic_PRNG
 
 FACTOR = float(os.environ.get("CNNCC_EXAMPLES", "1"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -51,3 +52,5 @@ def tell_hypothesis() -> None:
     )
     settings.load_profile("cnncc")
     core.global_force_seed = SEED or None
+    with deterministic_PRNG():  # the first time collects garbage: in the midst of tests there is a second's worth
+        pass
