@@ -134,7 +134,8 @@ class LayerOp(IRDLOperation):
                 "nest.layer: layers of a group, and only they, have a delay, may keep rows, and have a first stripe"
             )
         _check_shapes(self)
-        _check_blocks(self)
+        if not is_perfect(self.body):
+            raise VerifyException("nest.layer: a body is stages, then one loop or nest.mac")
         for mapping in (mapping_of(self), *([self.mapping.data] if self.mapping else [])):
             if problem := mapping_problem(mapping, self.sizes.data, operands(self)):
                 raise VerifyException(f"nest.layer: {problem}")
@@ -484,12 +485,6 @@ def _check_copy(window: Window, steps: Steps) -> None:
         raise VerifyException("nest.layer: a copy has no bias and no scale, only factors")
     if steps.shuffle != 1:
         raise VerifyException("nest.layer: a copy has no shuffle")
-
-
-def _check_blocks(layer: LayerOp) -> None:
-    """The nest is perfect. Raises VerifyException."""
-    if not is_perfect(layer.body):
-        raise VerifyException("nest.layer: a body is stages, then one loop or nest.mac")
 
 
 NEST = Dialect(

@@ -45,13 +45,11 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.dialects.weights import ConstantOp, RefAttr, constant_array, tensor_type
+from cnncc.dialects.weights import ConstantOp, RefAttr, TextParameter, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.weights import Array, WeightStore
 
@@ -83,21 +81,8 @@ def text(attribute: Attribute) -> str:
     return raw_text(attribute).decode(errors="replace")
 
 
-class _TextParameter(ParametrizedAttribute):
-    """Something with one string, printed as `<"…">`."""
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            return [StringAttr(parser.parse_str_literal())]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_string_literal(cast(StringAttr, self.parameters[0]).data)
-
-
 @irdl_attr_definition
-class ValueType(_TextParameter, TypeAttribute):
+class ValueType(TextParameter, TypeAttribute):
     """What is not a tensor, or of unknown type: `!onnx.value<"seq(tensor(float))">`, `!onnx.value<"unknown">`."""
 
     name = "onnx.value"
@@ -105,7 +90,7 @@ class ValueType(_TextParameter, TypeAttribute):
 
 
 @irdl_attr_definition
-class ElementType(_TextParameter, TypeAttribute):
+class ElementType(TextParameter, TypeAttribute):
     """An element type that builtin types do not have: `tensor<3x!onnx.element<"float8e4m3fn">>`."""
 
     name = "onnx.element"

@@ -8,6 +8,7 @@ arrays in place, as `dense<…>`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -42,8 +43,23 @@ from cnncc.errors import Refusal
 from cnncc.weights import Array, WeightStore
 
 
+class TextParameter(ParametrizedAttribute):
+    """Something with one string, printed as `<"…">`."""
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        """Parse `<"…">`."""
+        with parser.in_angle_brackets():
+            return [StringAttr(parser.parse_str_literal())]
+
+    def print_parameters(self, printer: Printer) -> None:
+        """Print `<"…">`."""
+        with printer.in_angle_brackets():
+            printer.print_string_literal(cast(StringAttr, self.parameters[0]).data)
+
+
 @irdl_attr_definition
-class RefAttr(ParametrizedAttribute):
+class RefAttr(TextParameter):
     """The array of the weight store whose content key this is: `#weights.ref<"5f0c…">`."""
 
     name = "weights.ref"
@@ -53,17 +69,6 @@ class RefAttr(ParametrizedAttribute):
     def to(cls, array: Array, store: WeightStore) -> RefAttr:
         """The reference to `array`, which `store` keeps."""
         return cls(StringAttr(store.add(array)))
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        """Parse `<"key">`."""
-        with parser.in_angle_brackets():
-            return [StringAttr(parser.parse_str_literal())]
-
-    def print_parameters(self, printer: Printer) -> None:
-        """Print `<"key">`."""
-        with printer.in_angle_brackets():
-            printer.print_string_literal(self.key.data)
 
 
 @irdl_op_definition
