@@ -9,7 +9,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.errors import Refusal
-from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.nest_layers import listed, loop_name, reschedule
 from cnncc.passes._scheduling.rewrites import find, interchange
 
@@ -38,9 +37,7 @@ class NestInterchangePass(ModulePass):
         names = [loop_name(name) for name in listed(self.loops)]
         if len(names) != 2:
             raise Refusal(f"nest-interchange: loops are two, for example h,c, not {','.join(self.loops)}")
-        reschedule(self.name, ctx, op, self.layer, lambda layer, mapping: self._changed(mapping, names))
-
-    @staticmethod
-    def _changed(mapping: Mapping, names: list[tuple[str, int | None]]) -> Mapping:
-        one, other = (find(mapping, *name) for name in names)
-        return interchange(mapping, one, other)
+        one, other = names
+        reschedule(
+            self.name, ctx, op, self.layer, lambda _, nest: interchange(nest, find(nest, *one), find(nest, *other))
+        )

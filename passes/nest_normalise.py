@@ -8,8 +8,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.nest import LayerOp
-from cnncc.mapping.mapping import Mapping
 from cnncc.passes._scheduling.nest_layers import reschedule
 from cnncc.passes._scheduling.rewrites import normalised
 
@@ -35,8 +33,6 @@ class NestNormalisePass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        reschedule(self.name, ctx, op, self.layer, self._normalised, by_hand=False)
-
-    @staticmethod
-    def _normalised(layer: LayerOp, mapping: Mapping) -> Mapping:
-        return normalised(mapping, layer.sizes.data)
+        reschedule(
+            self.name, ctx, op, self.layer, lambda layer, nest: normalised(nest, layer.sizes.data), by_hand=False
+        )
