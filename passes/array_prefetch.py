@@ -14,6 +14,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.dialects.array import (
     CommitOp,
@@ -23,10 +24,10 @@ from cnncc.dialects.array import (
     LayerOp,
     LoadOp,
     RepeatOp,
-    TensorOp,
     UnitOp,
     ViewAttr,
     ViewOp,
+    tensors_of,
 )
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import FREE_TWICE
@@ -79,8 +80,7 @@ def _transfers(module: ModuleOp, layer: LayerOp) -> list[DmaOp]:
     A transfer that waits for its only buffer is not prefetched. Later transfers are not either, because the DMA runs
     all transfers in order.
     """
-    tensors = {t.record.data.name: t.record.data for t in module.ops if isinstance(t, TensorOp)}
-    views, first = _views(layer), dict[str, DmaOp]()
+    tensors, views, first = tensors_of(module), _views(layer), dict[str, DmaOp]()
     for op in (op for op in _head(layer.body.block) if isinstance(op, DmaOp)):
         if tensors[views[op.record.data.dram].record.data.tensor].role == "weight":
             first.setdefault(op.record.data.glb, op)
@@ -160,14 +160,9 @@ def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
             view = ViewOp.create(
                 properties={"record": ViewAttr(replace(views[name].record.data, name=new_name, steps=()))}
             )
-            anchor = _insert(view, anchor)
+            Rewriter.insert_op(view, InsertPoint.after(anchor))
+            anchor = view
         op.detach()
         op.record = DmaAttr(replace(dma, dram=names[dma.dram], glb=names[dma.glb]))
-        anchor = _insert(op, anchor)
-
-
-def _insert(op: Operation, behind: Operation) -> Operation:
-    block = behind.parent_block()
-    assert block is not None
-    block.insert_op_after(op, behind)
-    return op
+        Rewriter.insert_op(op, InsertPoint.after(anchor))
+        anchor = op

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, TensorType, i64
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.cbrain.convolution import Convolution, convolution_of
 from cnncc.cbrain.kernel_partition import Partition, partition, small_windows
@@ -91,7 +91,7 @@ class _Rewriter:
 
     def rewrite(self, conv: ConvOp) -> None:
         """Put an op that cuts the image, and the convolution over its results, in the place of `conv`."""
-        layer, block = convolution_of(conv), conv.parent
+        layer = convolution_of(conv)
         parts = partition(layer)
         cut = self._cut(conv, layer, parts)
         window = replace(layer.window, kernel=parts.grid, stride=(1, 1), pad=(0, 0, 0, 0))
@@ -102,12 +102,9 @@ class _Rewriter:
             attributes=dict(conv.attributes),
             result_types=[conv.result.type],
         )
-        assert block is not None
-        block.insert_ops_before([cut, whole], conv)
         self._count(cut.macs() + whole.macs() - conv.macs())
-        whole.result.name_hint = conv.result.name_hint
-        conv.result.replace_all_uses_with(whole.result)
-        Rewriter.erase_op(conv)
+        Rewriter.insert_op(cut, InsertPoint.before(conv))
+        Rewriter.replace_op(conv, whole)
         self._drop(conv.weights.root_reference.data)
 
     def _cut(self, conv: ConvOp, layer: Convolution, parts: Partition) -> ConvOp:

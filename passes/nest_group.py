@@ -321,8 +321,6 @@ def _named(op: Operation) -> str:
 
 def _build(label: str, planned: LayerGroup, arch: Arch | None) -> None:
     """Move the layers into a group where the last one stands."""
-    block = planned.layers[-1].parent_block()
-    assert block is not None
     group = group_op(label, planned)
     follows = _next_layer(group)
     # What is prefetched stands behind the transfers at the head of the group, and lies beside its rings and buffers.

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, TensorType, i64
-from xdsl.ir import Operation, SSAValue
-from xdsl.rewriter import Rewriter
+from xdsl.ir import SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.dialects.cnn import WindowAttr, shape, value_key
 from cnncc.dialects.nest import ColumnsOp, JoinOp, LayerOp, SizesAttr, build_nest, image_shape, mapping_of
@@ -152,9 +152,7 @@ def split_columns(layers: Sequence[LayerOp], columns: int, rolled: bool) -> list
     join = JoinOp.create(
         operands=[part[-1].result for _, part in parts], properties=dict(label), result_types=[last.result.type]
     )
-    block = last.parent_block()
-    assert block is not None
-    block.insert_op_before(join, last)
+    Rewriter.insert_op(join, InsertPoint.before(last))
     last.result.replace_all_uses_with(join.result)
     for layer in reversed(layers):
         Rewriter.erase_op(layer)
@@ -209,7 +207,7 @@ class _Strip:
             result_types=[self._type(whole.result, own)],
             regions=[build_nest(narrowed(mapping_of(whole), own.end - own.first, count))],
         )
-        self._insert(strip)
+        Rewriter.insert_op(strip, InsertPoint.before(self.last))
         self.values[whole.result] = strip.result
         return strip
 
@@ -233,7 +231,7 @@ class _Strip:
             properties={"first": first, **({"every": IntegerAttr(apart, i64)} if apart else {})},
             result_types=[self._type(value, columns)],
         )
-        self._insert(op)
+        Rewriter.insert_op(op, InsertPoint.before(self.last))
         return op.result
 
     def _type(self, value: SSAValue, columns: Columns) -> TensorType:
@@ -242,11 +240,6 @@ class _Strip:
         images, channels, rows, _ = image_shape(value.type)
         images = images if self.run.length == 1 else self.run.length
         return TensorType(value.type.element_type, [images, channels, rows, columns.end - columns.first])
-
-    def _insert(self, op: Operation) -> None:
-        block = self.last.parent_block()
-        assert block is not None
-        block.insert_op_before(op, self.last)
 
 
 def strip_sizes(sizes: Sizes, own: Columns, count: int) -> Sizes:

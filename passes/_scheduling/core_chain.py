@@ -11,7 +11,7 @@ from itertools import pairwise
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
 from xdsl.ir import Block, SSAValue
 from xdsl.ir import Region as IrRegion
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import ChannelOp, CoresOp, LayerOp, RegionAttr, YieldOp, image_shape, reads_of_values
@@ -253,9 +253,7 @@ def cores_op(chain: CoreChain) -> CoresOp:
         result_types=[last.result.type],
         regions=[IrRegion(inside)],
     )
-    block = last.parent_block()
-    assert block is not None
-    block.insert_op_after(cores, last)
+    Rewriter.insert_op(cores, InsertPoint.after(last))
     last.result.replace_all_uses_with(cores.outputs[0])
     values, links = {value: value for value in chain.cores[0].part.entries}, iter(chain.as_data.links)
     for core in chain.cores:

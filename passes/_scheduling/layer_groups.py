@@ -9,6 +9,7 @@ from math import prod
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.dialects.nest import (
@@ -331,9 +332,7 @@ def group_op(label: str, planned: LayerGroup) -> GroupOp:
         result_types=[value.type for value in leaving],
         regions=[Region(inside)],
     )
-    block = last.parent_block()
-    assert block is not None
-    block.insert_op_before(group, last)
+    Rewriter.insert_op(group, InsertPoint.before(last))
     for value, output in zip(leaving, group.outputs, strict=True):
         value.replace_all_uses_with(output)
     for value, plan in zip(planned.loaded, planned.loads, strict=True):
