@@ -53,7 +53,7 @@ def layer_op(
 
 def core_ops(chain: ChainProgram, program: Sequence[Operation]) -> list[Operation]:
     """All cores. program: of core 0."""
-    programs = [program, *([layer_op(c.label, "", list(map(node_op, c.nodes)), COMPUTING)] for c in chain.cores)]
+    programs = [program, *([layer_op(c.place.label, "", list(map(node_op, c.nodes)), COMPUTING)] for c in chain.cores)]
     places = [A.CorePlace("dram"), *(core.place for core in chain.cores)]
     result: list[Operation] = []
     for place, routes, tokens, inside in zip(places, chain.routes, chain.tokens, programs, strict=True):

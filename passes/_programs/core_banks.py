@@ -7,7 +7,6 @@ The next ones begin in the next bank. All lie there for the whole run, as all co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from math import ceil
 
 from xdsl.ir import Operation
@@ -19,31 +18,19 @@ READS, WRITES = "read", "written"
 MOST_NAMED = 3
 
 
-@dataclass
-class _Users:
-    """The engines that read a tensor and those that write it, as texts: `load of core conv1`."""
-
-    read: set[str] = field(default_factory=set[str])
-    written: set[str] = field(default_factory=set[str])
-
-    def of(self, how: str) -> set[str]:
-        """The readers, or the writers."""
-        return self.read if how == READS else self.written
-
-
 def bank_places(
     cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor], glb_words: int, most: int
 ) -> dict[str, int]:
     """The first word of every tensor in the GLB that cores use. most: banks. Raises Refusal where they take more."""
     words, pools = ceil(glb_words / most), dict[tuple[str, str], list[A.Tensor]]()
     for name, users in _users(cores, tensors).items():
-        for how in (READS, WRITES):
-            if len(engines := users.of(how)) > 1:
+        for how, engines in users.items():
+            if len(engines) > 1:
                 raise Refusal(
                     f"tensor {name} is {how} by {' and by '.join(sorted(engines))}: one engine of one core does, as a "
                     f"bank of the GLB has one port for it (CORE-5)"
                 )
-        pools.setdefault((_only(users.read), _only(users.written)), []).append(tensors[name])
+        pools.setdefault((_only(users[READS]), _only(users[WRITES])), []).append(tensors[name])
     banks = {engines: ceil(sum(t.words for t in pool) / words) for engines, pool in pools.items()}
     if (needed := sum(banks.values())) > most:
         total, largest = _total_and_largest([tensor for pool in pools.values() for tensor in pool])
@@ -71,15 +58,15 @@ def _total_and_largest(tensors: Sequence[A.Tensor]) -> tuple[int, str]:
     return sum(t.words for t in tensors), ", ".join(f"{t.name} {t.words:,}" for t in most)
 
 
-def _users(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor]) -> dict[str, _Users]:
-    """The users of each tensor in the GLB, in the order of the tensors."""
-    users = {name: _Users() for name, tensor in tensors.items() if tensor.memory == "glb"}
+def _users(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor]) -> dict[str, dict[str, set[str]]]:
+    """The engines that read, and those that write, each tensor in the GLB, as texts: `load of core conv1`."""
+    users = {name: {READS: set[str](), WRITES: set[str]()} for name, each in tensors.items() if each.memory == "glb"}
     for core in cores:
         for layer in (op for op in core.body.block.ops if isinstance(op, A.LayerOp)):
             for engine, how, tensor in _accesses(layer):
                 if tensor in users:
-                    users[tensor].of(how).add(f"{engine} of core {core.record.data.label}")
-    return {name: each for name, each in users.items() if each.read or each.written}
+                    users[tensor][how].add(f"{engine} of core {core.record.data.label}")
+    return {name: each for name, each in users.items() if any(each.values())}
 
 
 def _accesses(layer: A.LayerOp) -> Iterator[tuple[str, str, str]]:

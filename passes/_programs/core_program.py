@@ -35,9 +35,8 @@ WIDEST = (1 << 16) - 1  # columns of a descriptor
 
 @dataclass(frozen=True)
 class CoreNodes:
-    """The program of a core with PEs, in one layer of this label."""
+    """The program of a core with PEs, in one layer of its label."""
 
-    label: str
     place: A.CorePlace
     nodes: Sequence[Node]
 
@@ -86,7 +85,7 @@ class ChainProgram:
             place, label = group.place.data, group.label.data
             layers = [program_layer(layer, plan.label, plan) for layer, plan in zip(group.layers(), own, strict=True)]
             programs.append(GroupProgram(layers, own, core_arch(arch, place.rows, place.cols), tokens))
-            self.cores.append(CoreNodes(label, A.CorePlace(label, **vars(place)), programs[-1].steps()))
+            self.cores.append(CoreNodes(A.CorePlace(label, **vars(place)), programs[-1].steps()))
         transfers = [program.transfers() for program in programs]
         full = weight_semaphores(len(groups))
         self.weights = [node for own, each in zip(transfers, full, strict=True) for node in weights_in(own, each)]

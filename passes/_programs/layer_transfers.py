@@ -218,31 +218,25 @@ class LayerTransfers:
         return [*seconds, *self._block(A.Direction.OUT, "output", at, tokens)]
 
     def _slice(self, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
-        """A slice of weights or params: one block, or one for each output channel if only some of its weights come."""
-        stage, sizes = self.stages[operand], self.layer.shape.sizes
-        if operand == "params" and self.layer.shape.per_position:
-            return self._positions(at, tokens)
+        """A slice of weights or params: one block, or one for each output channel if only some of its weights come.
+
+        Params of positions are likewise one block, or one for each row if columns are left out.
+        """
+        stage, shape = self.stages[operand], self.layer.shape
         dram = self.operands.weight_in_dram if operand == "weight" else self.operands.params_in_dram
-        step, dram_step = (o.coordinates["k"].step for o in (self.operands.glb[operand], dram))
-        count = at.extent["k"] * prod(count for loop, count in at.space if loop.dim == "k")
-        words = step if operand == "params" else at.extent["c"] * sizes.r * sizes.s
+        by_row = operand == "params" and shape.per_position
+        both = (self.operands.glb[operand], dram)
+        step, dram_step = (each.coordinates["h" if by_row else "k"].step for each in both)
+        if by_row:
+            count, words = at.extent["h"], at.extent["w"] * self.layer.words_per_channel
+        else:
+            count = at.extent["k"] * prod(count for loop, count in at.space if loop.dim == "k")
+            words = step if operand == "params" else at.extent["c"] * shape.sizes.r * shape.sizes.s
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
         if words == step == dram_step:
             return A.Dma(A.Direction.IN, f"{operand}.dram", operand, count * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": step}
         return A.Dma(A.Direction.IN, f"{operand}.dram", operand, words, count, **place, **steps, tokens=tokens)
-
-    def _positions(self, at: Position, tokens: A.Tokens) -> A.Dma:
-        """The params of some rows and columns of positions: one block, or one for each row if columns are left out."""
-        layer, stage = self.layer, self.stages["params"]
-        dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
-        rows, words = at.extent["h"], at.extent["w"] * layer.words_per_channel
-        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
-        dram_step, glb_step = (operand.coordinates["h"].step for operand in (dram, glb))
-        if words == dram_step == glb_step:
-            return A.Dma(A.Direction.IN, "params.dram", "params", rows * words, **place, tokens=tokens)
-        steps = {"dram_step": dram_step, "glb_step": glb_step}
-        return A.Dma(A.Direction.IN, "params.dram", "params", words, rows, **place, **steps, tokens=tokens)
 
     def _buffer(self, stage: Stage, at: Position) -> int:
         """Where the buffer of a block begins among those of its stage."""

@@ -278,10 +278,7 @@ class ArrayTensors:
                 f"'{name}' is computed or read as integers, but its cnn.quant has the scale 0: give it a scale"
             )
         dims = shape(value.type)
-        tensor = A.Tensor(
-            name, "dram", prod(dims), dims, role, quant.scale, quant.zero, quant.clamp, element=quant.element
-        )
-        name = self.declare(tensor)
+        name = self.declare(A.Tensor(name, "dram", prod(dims), dims, role, **vars(quant)))
         self.places["dram", _whole(value)] = self.exchanged[source(value), quant] = name
         return name
 
@@ -293,15 +290,8 @@ class ArrayTensors:
         name = self.tensor("dram", value)
         if name in self.exchanged.values():
             raise Refusal(f"tensor {name} is read by two scales, and is not in the GLB")
-        given = replace(
-            self.declared[name],
-            shape=shape(value.type),
-            scale=quant.scale,
-            zero=quant.zero,
-            clamp=quant.clamp,
-            element=quant.element,
-        )
-        self.declared[name], self.exchanged[source(value), quant] = given, name
+        self.declared[name] = replace(self.declared[name], shape=shape(value.type), **vars(quant))
+        self.exchanged[source(value), quant] = name
 
     def on_host(self, value: SSAValue, name: str, role: A.Role) -> str:
         """Give a value that has no integers a tensor in the host's memory."""
