@@ -183,12 +183,10 @@ class CoreSearch:
 
     def _by_bound(self) -> Iterator[Combination]:
         """All combinations, the least bound first."""
-        cuts = self._cuts
         areas = {rows * cols for rows, cols in self.all_shapes}
-        bounds = sorted({-(-work // area) for works in cuts.values() for work in works for area in areas})
+        bounds = sorted({-(-work // area) for works in self._cuts.values() for work in works for area in areas})
         for bound in bounds:
-            of_bound = (each for cut, works in cuts.items() for each in self._of_bound(cut, works, bound))
-            yield from sorted(each for each in of_bound if each.bound == bound)
+            yield from sorted(each for each in self._within(bound) if each.bound == bound)
 
     def _within(self, bound: int) -> Iterator[Combination]:
         for cut, works in self._cuts.items():

@@ -63,11 +63,6 @@ class GroupForm(NamedTuple):
     single: bool = False
     columns: int = 0
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether delays are in whole stripes, and the result leaves from two buffers."""
-        return not self.rowwise and not self.single
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -193,7 +188,7 @@ class GroupSearch:
                 elif not kept:
                     smaller = (form._replace(rowwise=True), form._replace(single=True))
                     kept += [each for each in smaller if self._room(each) >= 0]
-                if sum(each.is_usual for each in kept) == MOST_HEIGHTS:
+                if sum(not each.rowwise and not each.single for each in kept) == MOST_HEIGHTS:
                     break
             yield from kept
 

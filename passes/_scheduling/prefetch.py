@@ -105,11 +105,7 @@ def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | No
     maker = network.ops[number] if number >= 0 else None
     if isinstance(maker, LayerOp):
         return number
-    given = list(maker.results) if maker is not None else [value for value in network.given if not _made(value)]
+    arguments = [value for value in network.given if not isinstance(value.owner, HostOp)]
+    given = list(maker.results) if maker is not None else arguments
     ready = network.ready(maker) if maker is not None else number
     return ready if any(network.root(value) in in_glb for value in given) else None
-
-
-def _made(value: SSAValue) -> bool:
-    """Whether an op gives a value: it is no argument of the network."""
-    return isinstance(value.owner, HostOp)

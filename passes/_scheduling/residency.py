@@ -31,10 +31,12 @@ WAITS = 2.0
 WORTH = 1.1  # how much less layers have to wait, so that a value is streamed for them: cycles are not known exactly
 
 
-def glb_budgets(network: Network, resident: Sequence[Value], arch: Arch) -> Iterator[tuple[LayerOp, GlbBudget]]:
-    """For each layer its streamed operands, and the words that resident values leave for its buffers."""
+def glb_budgets(
+    network: Network, resident: Sequence[Value], arch: Arch, layers: Iterable[LayerOp] | None = None
+) -> Iterator[tuple[LayerOp, GlbBudget]]:
+    """For each layer, or some, its streamed operands, and the words that resident values leave for its buffers."""
     roots = {value.root for value in resident}
-    for layer in network.layers:
+    for layer in network.layers if layers is None else layers:
         streamed = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
         words = arch.glb.words - live_words(resident, network.number[layer])
         yield layer, GlbBudget(words, streamed, layer.residual is not None)
@@ -141,10 +143,7 @@ def _exchanged(network: Network, resident: list[Value], values: Sequence[Value],
 
 def _cycles(network: Network, layers: Iterable[LayerOp], resident: Sequence[Value], arch: Arch) -> int:
     """An estimate of the cycles of layers with these values resident."""
-    roots, total = {value.root for value in resident}, 0
-    for layer in layers:
-        streamed = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
-        words = arch.glb.words - live_words(resident, network.number[layer])
-        budget = GlbBudget(words, streamed, layer.residual is not None)
-        total += cycles_about(layer_shape(layer), arch, budget) if words >= 0 else NEVER
-    return total
+    return sum(
+        cycles_about(layer_shape(layer), arch, budget) if budget.words >= 0 else NEVER
+        for layer, budget in glb_budgets(network, resident, arch, layers)
+    )
