@@ -76,14 +76,9 @@ class CnnFuseEpiloguePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse in `op`, in order, so that each sum gathers all steps after it."""
         for candidate in list(op.walk()):
-            if isinstance(candidate, SumOp) and candidate.parent is not None:
-                _gather(candidate)
-
-
-def _gather(sum_op: SumOp) -> None:
-    """Fuse the ops after `sum_op` into it, one by one, as long as they fit."""
-    while (fused := _fused(sum_op)) is not None:
-        sum_op = fused
+            fused = candidate if isinstance(candidate, SumOp) and candidate.parent is not None else None
+            while fused is not None:
+                fused = _fused(fused)
 
 
 def _fused(sum_op: SumOp) -> SumOp | None:

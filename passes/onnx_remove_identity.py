@@ -24,11 +24,10 @@ class _Remove(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         source = op.operand(0)
-        if source is None or not (
-            op.is_op("Identity") or _is_idle_cast(op) or is_dropout_in_inference(op, self.opset, self.store)
-        ):
+        idle = op.is_op("Identity", "Cast") or is_dropout_in_inference(op, self.opset, self.store)
+        if source is None or not idle:
             return
-        # Behind an operator of unknown shape, the result may have a shape that the input lacks.
+        # A Cast to another type is not idle; behind an operator of unknown shape, the input may lack the result's.
         if source.type != op.results[0].type:
             return
         # A mask with a reader has no other source, so the node stays.
@@ -36,10 +35,6 @@ class _Remove(RewritePattern):
             return
         op.results[0].replace_all_uses_with(source)
         rewriter.erase(op)
-
-
-def _is_idle_cast(op: NodeOp) -> bool:
-    return op.is_op("Cast") and op.operands[0].type == op.results[0].type
 
 
 @dataclass(frozen=True)
