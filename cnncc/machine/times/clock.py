@@ -216,7 +216,6 @@ class Clock:
 
     def put(self, queue: int, time: int, cause: str) -> None:
         """Add a token that arrives at a time since the clock began, to be taken at once. cause: of waiting for it."""
-        del cause
         self._go_on()
         self._tokens[queue] = (*self._tokens[queue], (time - self.past, 1))
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.machine.values.addresses import Ints
@@ -35,9 +37,9 @@ class Arithmetic(ABC):
 
     # -- operands (DESC-3) -----------------------------------------------------------------------------------------
 
-    @abstractmethod
     def padding(self, fill: int) -> int:
         """The word that stands outside an image."""
+        return fill
 
     @abstractmethod
     def operands(self, words: Words, zero: int) -> Words:
@@ -73,9 +75,9 @@ class Arithmetic(ABC):
 
     # -- sums on their way to the output units (COMMIT-1, COMMIT-5, COMMIT-6) --------------------------------------
 
-    @abstractmethod
     def psums(self, values: Values) -> Ints:
         """Psums as a commit takes them from their register file."""
+        return values.astype(np.int64)
 
     @abstractmethod
     def south(self, psums: Ints, axis: int) -> Ints:

@@ -32,15 +32,12 @@ class Degrees(Arithmetic):
         self.greatest = 1
 
     def padding(self, fill: int) -> int:
-        del fill
         return 0
 
     def operands(self, words: Words, zero: int) -> Words:
-        del zero
         return words
 
     def start(self, operation: MacOperation) -> float:
-        del operation
         return 0.0
 
     def add(
@@ -63,9 +60,6 @@ class Degrees(Arithmetic):
         degree = (x if w is None else x + w).max(axis=-1)
         sums.raise_to(slot, degree[..., None] + keeps_greatest(operation))
         return True
-
-    def psums(self, values: Values) -> Ints:
-        return values.astype(np.int64)
 
     def south(self, psums: Ints, axis: int) -> Ints:
         return psums.max(axis=axis, keepdims=True)

@@ -21,9 +21,6 @@ from cnncc.numerics import integer_range
 class Integers(Arithmetic):
     """Integers: the machine of docs/machine.md."""
 
-    def padding(self, fill: int) -> int:
-        return fill
-
     def operands(self, words: Words, zero: int) -> Words:
         low, high = integer_range(self.arch.operand_bits + 1)
         least, most = int(words.min()) - zero, int(words.max()) - zero
@@ -65,9 +62,6 @@ class Integers(Arithmetic):
         low, high = integer_range(self.arch.psum_bits)
         total = sums.half.data[..., slot.start]
         return bool(total.min() >= low and total.max() <= high)
-
-    def psums(self, values: Values) -> Ints:
-        return values.astype(np.int64)
 
     def south(self, psums: Ints, axis: int) -> Ints:
         low, high = integer_range(self.arch.psum_bits)

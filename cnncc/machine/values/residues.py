@@ -44,9 +44,6 @@ class Residues(Arithmetic):
         self._weights = np.array([pow(2, arch.operand_bits * i, PRIME) for i in range(64)], np.int64)
         self._parts = _parts_of_one(self._weights[: arch.words_per_sum])
 
-    def padding(self, fill: int) -> int:
-        return fill
-
     def operands(self, words: Words, zero: int) -> Words:
         return less_zero(words, zero)
 
