@@ -13,7 +13,7 @@ from xdsl.ir import OpResult, SSAValue
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, constant_operand, text
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
-from cnncc.frontend.onnx_attrs import attribute_graphs, attribute_to_proto
+from cnncc.frontend.onnx_attrs import attribute_graphs, attribute_to_proto, node_graphs
 from cnncc.frontend.onnx_types import type_proto
 from cnncc.main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.weights import WeightStore
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         GraphProto,
         ModelProto,
         NodeProto,
-        OperatorSetIdProto,
         TensorProto,
         ValueInfoProto,
     )
@@ -68,7 +67,7 @@ def export_nodes(
     Its constants become initializers. Inputs keep their names, if they have any. Output i is called `output_names[i]`,
     by default like the value.
     """
-    from onnx import ModelProto
+    from onnx import ModelProto, helper
 
     known = dict(zip(main_arguments(module), input_names(module), strict=True))
     names = _Names(known, _inner_names(nodes, store))
@@ -80,7 +79,8 @@ def export_nodes(
     constants = _constants(nodes, inputs, outputs)
     names.give_rest([*(op.result for op in constants), *(value for node in nodes for value in node.results)])
 
-    model = ModelProto(ir_version=_ir_version(module), opset_import=_opsets(module))
+    opsets = [helper.make_opsetid(name, version) for name, version in opset_imports(module).items()]
+    model = ModelProto(ir_version=_ir_version(module), opset_import=opsets)
     graph = model.graph
     graph.name = text(module.attributes.get("onnx.graph", StringAttr("main"))) or "main"
     graph.input.extend(_value_info(value, names.of[value]) for value in inputs)
@@ -184,7 +184,7 @@ def _graph_names(graph: GraphProto) -> Iterator[str]:
         yield value.name
     for node in graph.node:
         yield from (*node.input, *node.output)
-        for inner in (inner for attribute in node.attribute for inner in attribute_graphs(attribute)):
+        for inner in node_graphs(node):
             yield from _graph_names(inner)
 
 
@@ -192,7 +192,7 @@ def _rename_captures(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Let `graph` use values from outside by their new `names`. ONNX forbids that inner names hide outer ones."""
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-        for inner in (inner for attribute in node.attribute for inner in attribute_graphs(attribute)):
+        for inner in node_graphs(node):
             _rename_captures(inner, names)
     for output in graph.output:
         output.name = names.get(output.name, output.name)
@@ -254,12 +254,6 @@ def opset_imports(module: ModuleOp) -> dict[str, int]:
         case _:
             raise Refusal("the module has no attribute onnx.opset_imports, e.g. {ai.onnx = 17}")
     return {"": versions.pop("ai.onnx", DEFAULT_OPSET), **versions}
-
-
-def _opsets(module: ModuleOp) -> list[OperatorSetIdProto]:
-    from onnx import OperatorSetIdProto
-
-    return [OperatorSetIdProto(domain=name, version=version) for name, version in opset_imports(module).items()]
 
 
 def _functions(module: ModuleOp, store: WeightStore) -> list[FunctionProto]:

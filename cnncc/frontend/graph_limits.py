@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.frontend.onnx_attrs import attribute_graphs
+from cnncc.frontend.onnx_attrs import node_graphs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -68,10 +68,9 @@ def _called(nodes: Iterable[NodeProto], bodies: Bodies, known: dict[tuple[str, s
 def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
     """A node and those of its graphs."""
     yield node
-    for attribute in node.attribute:
-        for inner in attribute_graphs(attribute):
-            for graph in graphs(inner):
-                yield from graph.node
+    for inner in node_graphs(node):
+        for graph in graphs(inner):
+            yield from graph.node
 
 
 def _loops(
@@ -83,9 +82,8 @@ def _loops(
         if node.op_type == "Loop":
             trips *= max(1, _number(constants.get(node.input[0]))) if node.input else 1
             yield node, trips if node.input and node.input[0] else None
-        for attribute in node.attribute:
-            for inner in attribute_graphs(attribute):
-                yield from _loops(inner, constants, trips)
+        for inner in node_graphs(node):
+            yield from _loops(inner, constants, trips)
 
 
 def check_values(graph: GraphProto, inputs: Sequence[ValueInfoProto], path: Path) -> None:
@@ -117,9 +115,8 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """`graph` and all graphs in attributes of its nodes."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in attribute_graphs(attribute):
-                yield from graphs(inner)
+        for inner in node_graphs(node):
+            yield from graphs(inner)
 
 
 def tensors(graph: GraphProto) -> Iterator[TensorProto]:

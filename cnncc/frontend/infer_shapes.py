@@ -7,6 +7,7 @@ to opset 21.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
 
     Raises: InferenceError, ValueError or RuntimeError, for shapes that do not fit; hardly ever if not `strict`.
     """
-    bare = _copy(model)
+    bare = deepcopy(model)
     _clear_weights(bare)
     # Inference goes first, without the file's own shapes: those may be wrong. They only fill what is left open.
     del bare.graph.value_info[:]
@@ -57,14 +58,6 @@ def _clear_weights(model: ModelProto) -> None:
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
 
 
-def _copy(model: ModelProto) -> ModelProto:
-    from onnx import ModelProto
-
-    copied = ModelProto()
-    copied.CopyFrom(model)
-    return copied
-
-
 def _has_shape(value: ValueInfoProto) -> bool:
     return not value.type.HasField("tensor_type") or value.type.tensor_type.HasField("shape")
 
@@ -87,7 +80,7 @@ def _with_pools(model: ModelProto, strict: bool) -> ModelProto:
     """`model` with inferred types; pools of ceil_mode are replaced by padded ones during inference."""
     from onnx import shape_inference
 
-    stand_in = _copy(model)
+    stand_in = deepcopy(model)
     while True:
         # One pool a round: the pads of a pool depend on the shapes before it.
         typed = shape_inference.infer_shapes(stand_in, strict_mode=strict, data_prop=True)

@@ -9,6 +9,7 @@ Source: onnxruntime's docs/ContribOperators.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,16 +48,16 @@ def _gemm(node: NodeProto, types: Types) -> list[NodeProto]:
 
 
 def _average_pool(node: NodeProto, types: Types) -> list[NodeProto]:
-    if any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute):
-        return []
     window = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode")
-    return [_node(node, "MaxPool", node.input[:1], *window)]
+    return [] if _has_channels_last(node) else [_node(node, "MaxPool", node.input[:1], *window)]
 
 
 def _global_average_pool(node: NodeProto, types: Types) -> list[NodeProto]:
-    if any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute):
-        return []
-    return [_node(node, "GlobalMaxPool", node.input[:1])]
+    return [] if _has_channels_last(node) else [_node(node, "GlobalMaxPool", node.input[:1])]
+
+
+def _has_channels_last(node: NodeProto) -> bool:
+    return any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
 
 
 def _concat(node: NodeProto, types: Types) -> list[NodeProto]:
@@ -97,13 +98,10 @@ def unknown_attribute(node: NodeProto) -> str | None:
 
 def with_microsoft_types(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
     """`model` with the types of the results of these operators, and of all types that `infer` derives from them."""
-    from onnx import ModelProto
-
     if not any(node.domain == MICROSOFT and node.op_type in _STAND_INS for node in model.graph.node):
         return model
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    stand_in = ModelProto()
-    stand_in.CopyFrom(model)
+    stand_in = deepcopy(model)
     del stand_in.graph.node[:]
     for node in model.graph.node:
         rule = _STAND_INS.get(node.op_type) if node.domain == MICROSOFT else None
@@ -111,8 +109,7 @@ def with_microsoft_types(model: ModelProto, infer: Callable[[ModelProto], ModelP
         stand_in.graph.node.extend((rule(node, types) if rule and whole else []) or [node])
     inferred = infer(stand_in)
     made = {name for node in model.graph.node for name in node.output}
-    typed = ModelProto()
-    typed.CopyFrom(model)
+    typed = deepcopy(model)
     del typed.graph.value_info[:]
     typed.graph.value_info.extend(value for value in inferred.graph.value_info if value.name in made)
     del typed.graph.output[:]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cnncc.errors import Refusal
 from cnncc.frontend.graph_limits import node_label
-from cnncc.frontend.onnx_attrs import attribute_graphs
+from cnncc.frontend.onnx_attrs import node_graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -59,9 +59,8 @@ def _circle(waits_for: list[set[int]]) -> list[int]:
 def captured_names(node: NodeProto) -> list[str]:
     """Outer values that graphs in the attributes of `node` use by name, in order of first use."""
     free: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in attribute_graphs(attribute):
-            free |= dict.fromkeys(_free_names(graph))
+    for graph in node_graphs(node):
+        free |= dict.fromkeys(_free_names(graph))
     return list(free)
 
 

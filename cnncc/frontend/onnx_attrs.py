@@ -25,7 +25,7 @@ from cnncc.errors import Refusal
 from cnncc.weights import Array, WeightStore
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, TensorProto
+    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 STANDARD_DOMAIN = ("", "ai.onnx")  # two names of it
 
@@ -49,6 +49,11 @@ def numpy_array(tensor: TensorProto, owner: str) -> Array | None:
 def attribute_graphs(proto: AttributeProto) -> Sequence[GraphProto]:
     """The sub-graphs in an ONNX attribute."""
     return (*proto.graphs, *([proto.g] if proto.HasField("g") else []))
+
+
+def node_graphs(node: NodeProto) -> list[GraphProto]:
+    """The sub-graphs in the attributes of an ONNX node."""
+    return [graph for attribute in node.attribute for graph in attribute_graphs(attribute)]
 
 
 def attribute_from_proto(proto: AttributeProto, store: WeightStore) -> Attribute:

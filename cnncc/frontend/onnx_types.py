@@ -105,31 +105,28 @@ def _describe(proto: TypeProto) -> str:
 
 def _parse_description(text: str) -> TypeProto | None:
     """The type that `_describe` wrote as `text`; None if any part of it is unknown."""
-    from onnx import TypeProto
+    from onnx import helper
 
     match = re.fullmatch(r"(\w+)\((?:(\w+),)?(.+)\)", text)
     if match is None:
         return None
     kind, key, inner = match.groups()
-    proto = TypeProto()
-    if kind in ("tensor", "sparse_tensor"):
-        part = proto.tensor_type if kind == "tensor" else proto.sparse_tensor_type
-        part.elem_type = _named_data_type(inner)
-        return proto
+    if kind == "tensor":
+        return helper.make_tensor_type_proto(_named_data_type(inner), None)
+    if kind == "sparse_tensor":
+        return helper.make_sparse_tensor_type_proto(_named_data_type(inner), None)
     element = _parse_description(inner)
-    if element is None:
-        return None
     match kind:
+        case _ if element is None:
+            return None
         case "seq":
-            proto.sequence_type.elem_type.CopyFrom(element)
+            return helper.make_sequence_type_proto(element)
         case "optional":
-            proto.optional_type.elem_type.CopyFrom(element)
+            return helper.make_optional_type_proto(element)
         case "map" if key:
-            proto.map_type.key_type = _named_data_type(key)
-            proto.map_type.value_type.CopyFrom(element)
+            return helper.make_map_type_proto(_named_data_type(key), element)
         case _:
             return None
-    return proto
 
 
 def type_proto(value_type: Attribute) -> TypeProto | None:
@@ -137,7 +134,7 @@ def type_proto(value_type: Attribute) -> TypeProto | None:
 
     Raises Refusal for a type that ONNX does not have.
     """
-    from onnx import TypeProto
+    from onnx import helper
 
     match value_type:
         case NoneType():
@@ -145,23 +142,9 @@ def type_proto(value_type: Attribute) -> TypeProto | None:
         case ValueType():
             return _parse_description(value_type.spec.data)
         case UnrankedTensorType():
-            proto = TypeProto()
-            proto.tensor_type.elem_type = _data_type(value_type.element_type)
-            return proto
+            return helper.make_tensor_type_proto(_data_type(value_type.element_type), None)
         case TensorType():
-            return _tensor_proto(value_type)
+            dims = [None if size == DYNAMIC_INDEX else size for size in value_type.get_shape()]
+            return helper.make_tensor_type_proto(_data_type(value_type.element_type), dims)
         case _:
             raise Refusal(f"type {value_type} has no ONNX equivalent")
-
-
-def _tensor_proto(tensor_type: TensorType[Attribute]) -> TypeProto:
-    from onnx import TypeProto
-
-    proto = TypeProto()
-    proto.tensor_type.elem_type = _data_type(tensor_type.element_type)
-    proto.tensor_type.shape.SetInParent()
-    for size in tensor_type.get_shape():
-        dim = proto.tensor_type.shape.dim.add()
-        if size != DYNAMIC_INDEX:
-            dim.dim_value = size
-    return proto

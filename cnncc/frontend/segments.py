@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Refusal
@@ -126,12 +127,9 @@ def _joined(graph: GraphProto, name: str, given: ValueInfoProto, value: ValueInf
 
 def _rename(values: Any, names: Sequence[str]) -> None:
     """Rename graph inputs or outputs; of two with one name, the last remains."""
-    from onnx import ValueInfoProto
-
     renamed: dict[str, ValueInfoProto] = {}
     for name, value in zip(names, values, strict=True):
-        renamed[name] = ValueInfoProto()
-        renamed[name].CopyFrom(value)
+        renamed[name] = deepcopy(value)
         renamed[name].name = name
     del values[:]
     values.extend(renamed.values())

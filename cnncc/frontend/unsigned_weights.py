@@ -8,6 +8,7 @@ point.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,8 +46,7 @@ def with_unsigned_weights(model: ModelProto) -> ModelProto:
     types = _types(model)
     if not any(_saturates(node, types) for node in model.graph.node):
         return model
-    changed = type(model)()
-    changed.CopyFrom(model)
+    changed = deepcopy(model)
     _Change(changed.graph, types).all_nodes()
     return changed
 
