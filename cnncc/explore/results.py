@@ -30,7 +30,7 @@ def line(value: Mapping[str, Any]) -> bytes:
 
 
 class Results:
-    """The open file, locked against other explorations. by_key: results so far, by `key_of`."""
+    """The open file, locked against other explorations. by_key: results so far, by `config_text`."""
 
     def __init__(
         self, path: Path, header: Mapping[str, Any], configs: Sequence[Config], possible: Sequence[Config]
@@ -40,8 +40,8 @@ class Results:
         Raises: Refusal, for a file that is locked, or is no file of this exploration.
         """
         check_writable(path)
-        self.path, self.header, self.order = path, line(header), [key_of(config) for config in configs]
-        self.possible = dict.fromkeys(map(key_of, possible))
+        self.path, self.header, self.order = path, line(header), [config_text(config) for config in configs]
+        self.possible = dict.fromkeys(map(config_text, possible))
         self.by_key = dict[str, Result]()
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -60,7 +60,7 @@ class Results:
     def append(self, result: Result) -> None:
         """Add a result, on the disk when this returns."""
         self._write(line(result))
-        self.by_key[key_of(result["config"])] = result
+        self.by_key[config_text(result["config"])] = result
 
     def put_in_order(self) -> None:
         """Rewrite the file in the order of configurations, so that equal explorations give equal files."""
@@ -100,8 +100,9 @@ class Results:
     def _take(self, number: int, text: bytes) -> None:
         try:
             result = strict_json.parse(text)
-            key = key_of(result["config"])
-            if not _is_refused(result) and any(_is_no_number(result[name]) for name in (*MEASURES, *ALSO)):
+            key = config_text(result["config"])
+            is_refused = isinstance(result.get("refused"), str)
+            if not is_refused and any(_is_no_number(result[name]) for name in (*MEASURES, *ALSO)):
                 raise ValueError("a measure is no number")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Refusal(f"{self.path}: line {number} is no result; delete it to have it evaluated again") from error
@@ -109,15 +110,6 @@ class Results:
             raise Refusal(f"{self.path}: line {number}: {key} is no configuration of this exploration; delete the line")
         if self.by_key.setdefault(key, result) != result:
             raise Refusal(f"{self.path}: line {number}: {key} has another result before; delete one of them")
-
-
-def key_of(config: Config) -> str:
-    """The unique text of a configuration."""
-    return config_text(config)
-
-
-def _is_refused(result: Result) -> bool:
-    return isinstance(result.get("refused"), str)
 
 
 def _is_no_number(value: object) -> bool:

@@ -75,10 +75,6 @@ class Field:
         return self.to_bits(self.default)
 
     @cached_property
-    def _is_number(self) -> bool:
-        return self.kind in ("uint", "hex", "int")
-
-    @cached_property
     def _limits(self) -> tuple[int, int]:
         """The least and the greatest number."""
         signed = self.kind == "int"
@@ -86,7 +82,7 @@ class Field:
 
     def to_bits(self, value: Value) -> int:
         """The unsigned bits of `value`. Raises ValueError naming the field, the value and the limit."""
-        if self._is_number and isinstance(value, int):
+        if self.kind in ("uint", "hex", "int") and isinstance(value, int):
             return self._number_bits(value)
         match self.kind, value:
             case "term", FieldTerm(axis, step):

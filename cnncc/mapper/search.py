@@ -359,7 +359,7 @@ class _ByTraffic:
         known, lowest = set[tuple[Form, tuple[int, ...]]](), NEVER
         for each, done in self.looks:
             parts = [part for part in map(self._with_room, each) if len(part.cycles)]
-            of_parts = [self._traffic_of(part) for part in parts]
+            of_parts = [TrafficOf(self.traffic, part.form, part.tiles, part.least, part.cycles) for part in parts]
             tiles = heapq.merge(*(_tiles(n, *each, done) for n, each in enumerate(zip(parts, of_parts, strict=True))))
             for first, n, i, points in tiles:
                 others = max(first, self.traffic.floor)  # take at least this
@@ -392,9 +392,6 @@ class _ByTraffic:
             return part
         words = least_words_of(search.shape, search.arch, search.budget, part.form, part.tiles)
         return part.some(words <= search.budget.words)
-
-    def _traffic_of(self, part: Combinations) -> TrafficOf:
-        return TrafficOf(self.traffic, part.form, part.tiles, part.least, part.cycles)
 
     def _next(self, waiting: list[_Waiting]) -> _Entry:
         """The first point; the next one with its tile waits in its place."""

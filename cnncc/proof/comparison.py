@@ -24,7 +24,6 @@ from cnncc.proof.interface_check import operand_numbers
 from cnncc.proof.locate_result import TensorReader, locate_result
 from cnncc.proof.program_run import ProgramRun
 from cnncc.proof.weight_words import WeightWords
-from cnncc.weights import Array
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Comparison:
             self.binary,
             self.draws.count,
             arithmetic,
-            self._drawn_weights,
+            lambda name: self.weights.drawn(name, self.draws),
             inputs.__getitem__,
             self._segment,
             self.frames,
@@ -100,9 +99,6 @@ class Comparison:
             if isinstance(owner, Operation) and (key := value_key(owner)) is not None and name in tensors:
                 named[key] = tensors[name]
         return {each.first + each.count: (each.value, named[each.value]) for each in self.layers if each.value in named}
-
-    def _drawn_weights(self, name: str) -> Array:
-        return self.weights.drawn(name, self.draws)
 
     def _layer_done(self, done: int, run: ProgramRun) -> None:
         """Compare a layer's result when its last instruction is done."""

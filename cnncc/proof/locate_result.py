@@ -69,11 +69,9 @@ class _Numbers(Degrees):
         w: Words | None,
         reduced: Mapping[int, int],
     ) -> bool:
-        del operation, sums, slots, x, w, reduced
         return True
 
     def results(self, unit: OutputUnit, sums: Ints, params: Ints | None, residual: Ints | None) -> Ints:
-        del unit, sums, params, residual
         commit = self.commits[-1]
         numbers = commit.first + np.arange(prod(commit.shape)).reshape(commit.shape)
         return np.stack([numbers >> DIGIT_BITS * digit & (1 << DIGIT_BITS) - 1 for digit in range(DIGITS)])
