@@ -380,7 +380,7 @@ class ArrayToIsaPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace layers and host ops by instructions and their tables."""
-        tensors = {t.record.data.name: t.record.data for t in op.ops if isinstance(t, A.TensorOp)}
+        tensors = A.tensors_of(op)
         program = _Program(op, weights_of(ctx), tensors)
         for core in A.cores_of(op):
             program.core(core)

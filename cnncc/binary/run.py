@@ -214,11 +214,8 @@ def _output(machine: Machine, tensor: Tensor) -> Array:
 
 def random_inputs(binary: Binary, seed: int = 0, images: int = 1) -> dict[str, Array]:
     """Seeded noise for each input."""
-    rng, given = np.random.default_rng(seed), inputs_of(binary)
-    if images == 1:
-        return {tensor.name: noise(tensor.shape, tensor.element, rng) for tensor in given}
-    shapes = {tensor.name: (images * tensor.shape[0], *tensor.shape[1:]) for tensor in given}
-    return {tensor.name: noise(shapes[tensor.name], tensor.element, rng) for tensor in given}
+    rng = np.random.default_rng(seed)
+    return {tensor.name: noise(_batched(tensor, images), tensor.element, rng) for tensor in inputs_of(binary)}
 
 
 def first_images(binary: Binary, inputs: Mapping[str, Array], images: int) -> dict[str, Array]:

@@ -237,23 +237,17 @@ class Verifier:
         return [layer for layer in self.noises if layer.cause]
 
     def _evaluated(self, level: str, module: ModuleOp) -> Values:
+        from cnncc.eval import array, cnn, isa, nest
+
         store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
         match level:
             case "cnn":
-                from cnncc.eval import cnn
-
                 outputs, trace = cnn.evaluate(module, store, self._quantised)
             case "nest":
-                from cnncc.eval import nest
-
                 outputs, trace = nest.evaluate(module, store, self._quantised)
             case "array":
-                from cnncc.eval import array
-
                 outputs, trace = array.evaluate(module, store, arch, self._quantised)
             case _:
-                from cnncc.eval import isa
-
                 outputs, trace = isa.evaluate(module, store, arch, self._quantised)
         return _keyed(outputs, trace)
 
@@ -287,11 +281,9 @@ def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], 
     lines += table([Column("value", NAME), "SQNR dB", "drop dB"], rows)
     lines.append(f"{most.label} loses most: {most.drop_db:.1f} dB")
     beyond = sorted((layer for layer in layers if layer.beyond), key=lambda layer: -layer.beyond)
-    return [*lines, *(_beyond_text(layer) for layer in (beyond if whole else beyond[:WORST]))]
-
-
-def _beyond_text(layer: LayerAccuracy) -> str:
-    return f"{100 * layer.beyond:.3g} % of {layer.label} saturates: calibrate with data like these inputs"
+    for layer in beyond if whole else beyond[:WORST]:
+        lines.append(f"{100 * layer.beyond:.3g} % of {layer.label} saturates: calibrate with data like these inputs")
+    return lines
 
 
 def noise_text(layers: Sequence[LayerNoise], *, whole: bool = False) -> list[str]:

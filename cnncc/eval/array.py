@@ -52,7 +52,7 @@ def evaluate(
 
     Raises: Refusal naming layer and op for whatever the rules do not allow.
     """
-    tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
+    tensors = A.tensors_of(module)
     given = [tensor for tensor in tensors.values() if tensor.role == "input"]
     globals_ = arrays_of(module, store)
     images, cores = _images(inputs, given), A.cores_of(module)

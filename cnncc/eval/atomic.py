@@ -91,9 +91,7 @@ def atomic_schedule(
         raise Refusal(f"no layer '{label}' has macro-instructions; there are {', '.join(layers) or 'none'}")
     if not (0 <= pe[0] < arch.rows and 0 <= pe[1] < arch.cols):
         raise Refusal(f"there is no PE {pe[0]},{pe[1]}: {arch.name} has {arch.rows} x {arch.cols}, counted from 0")
-    tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
-    globals_ = arrays_of(module, store)
-    tracer = _Tracer(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
+    tracer = _Tracer(replace(arch, operand_bits=NAME_BITS), 1, arrays_of(module, store), A.tensors_of(module))
     tracer.start(layers[label], pe, wanted)
     try:
         for op in layers[label].body.block.ops:

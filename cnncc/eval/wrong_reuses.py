@@ -65,9 +65,7 @@ def locate(
     layer = next((op for op in module.ops if isinstance(op, A.LayerOp) and op.value.data == value), None)
     if layer is None:
         return None
-    tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
-    globals_ = arrays_of(module, store)
-    machine = _Numbering(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
+    machine = _Numbering(replace(arch, operand_bits=NAME_BITS), 1, arrays_of(module, store), A.tensors_of(module))
     machine.start_layer(layer)
     for op in layer.body.block.ops:
         machine.run(op)
