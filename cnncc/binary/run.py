@@ -124,13 +124,18 @@ class Machine:
 
     def _segment(self, number: int, _: Memory) -> None:
         """A host segment, image by image: real numbers in, real numbers out (PROG-4)."""
-        tensors = {tensor.name: tensor for tensor in self.binary.tensors}
+        operands, outputs = self.host_tensors(number)
+        reals = [self.real(tensor).reshape(self.images, *tensor.shape) for tensor in operands]
         model = self.binary.segments[number]
-        inputs, outputs = interface(model)
-        reals = [self.real(tensors[name]).reshape(self.images, *tensors[name].shape) for name in inputs]
         results = [self.run_model(model, [real[image] for real in reals]) for image in range(self.images)]
-        for i, name in enumerate(outputs):
-            self.take(tensors[name], np.stack([result[i] for result in results]))
+        for i, tensor in enumerate(outputs):
+            self.take(tensor, np.stack([result[i] for result in results]))
+
+    def host_tensors(self, number: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The operands and the results of a host segment."""
+        tensors = {tensor.name: tensor for tensor in self.binary.tensors}
+        operands, results = interface(self.binary.segments[number])
+        return [tensors[name] for name in operands], [tensors[name] for name in results]
 
     def take(self, tensor: Tensor, values: Array) -> None:
         """Store real numbers, quantised for a tensor of integers. Raises Refusal for values of another size."""

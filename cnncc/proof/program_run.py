@@ -8,8 +8,6 @@ import numpy as np
 
 from cnncc.binary.container import Binary
 from cnncc.binary.run import Machine, inputs_of
-from cnncc.dialects.array import Tensor
-from cnncc.frontend.segments import interface
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory
@@ -49,12 +47,6 @@ class ProgramRun(Machine):
             self.binary.arch, self.dram, lambda number, _: self.on_segment(number, self), self.arithmetic
         )
         return self.running
-
-    def host_tensors(self, number: int) -> tuple[list[Tensor], list[Tensor]]:
-        """The operands and the results of a host segment."""
-        tensors = {tensor.name: tensor for tensor in self.binary.tensors}
-        operands, results = interface(self.binary.segments[number])
-        return [tensors[name] for name in operands], [tensors[name] for name in results]
 
 
 def words_of_run(binary: Binary, frames: int) -> int:

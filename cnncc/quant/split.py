@@ -118,23 +118,17 @@ class _Limits:
 
     def first_scale(self, rows: Doubles, shift: Doubles) -> Floats:
         """The scales f32[k] that would suffice without rounding."""
-        size = np.abs(rows)
-        needs = [
-            size.max(axis=1, initial=0) / self.weight,
-            (size.sum(axis=1) * self.top + np.abs(shift)) / self.psum,
-            np.abs(shift) / BIAS_LIMIT,
-        ]
-        finest = np.max(needs, axis=0)
+        finest = self.excess(rows, shift)
         if (largest := float(finest.max(initial=0))) > MOST_SCALE:
             raise Refusal(f"weights and bias need a scale of {largest:.1e}, f32 arithmetic allows {MOST_SCALE:.1e}")
         return np.where(finest == 0, 1, np.maximum(finest, LEAST_SCALE)).astype(np.float32)
 
-    def excess(self, integers: Doubles, offsets: Doubles) -> Doubles:
+    def excess(self, rows: Doubles, shift: Doubles) -> Doubles:
         """Each channel's largest ratio of a need to its limit; at most 1 if all limits hold.
 
-        All numbers are integers below 2^53, so the comparison with 1 is exact.
+        Of integers below 2^53 the comparison with 1 is exact.
         """
-        size, offset = np.abs(integers), np.abs(offsets)
+        size, offset = np.abs(rows), np.abs(shift)
         needs = [
             size.max(axis=1, initial=0) / self.weight,
             (size.sum(axis=1) * self.top + offset) / self.psum,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cnncc.arch.model import Arch
 from cnncc.errors import Finding, Refusal
-from cnncc.mapping.mapping import Mapping, Stage
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_sizes, inside, stage_words, whole
 from cnncc.passes._programs.layer_sums import has_partial_sums
 
@@ -53,10 +53,6 @@ def glb_too_small(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") 
     )
 
 
-def _stages(mapping: Mapping) -> list[Stage]:
-    return [stage for stage in mapping.stages if stage.memory == "glb"]
-
-
 def stage_sizes(shape: LayerShape, arch: Arch, mapping: Mapping) -> dict[str, int]:
     """Words of the buffers that the stages of a mapping fill in the GLB, by operand, and of its partial sums."""
     return buffer_sizes(shape, arch, mapping, has_partial_sums(shape, mapping.loops))
@@ -70,7 +66,7 @@ def glb_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
 def moved_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
     """Words between DRAM and GLB, those of blocks at borders counted as of whole ones."""
     params, total = shape.params * arch.words_per_param, 0
-    for stage in _stages(mapping):
+    for stage in mapping.glb_stages.values():
         times, left = 1, whole(shape.sizes)
         for loop in mapping.loops[: stage.depth]:
             if not loop.on and loop.step < left[loop.dim]:
@@ -91,9 +87,8 @@ def divides(shape: LayerShape, mapping: Mapping, budget: GlbBudget) -> bool:
     streamed = budget.streamed & {"output", "residual"}
     if not budget.residual or len(streamed) != 1:
         return True
-    stage = next(stage for stage in _stages(mapping) if stage.operand in streamed)
-    extent = shape.sizes.k
-    for loop in (loop for loop in mapping.loops[: stage.depth] if loop.dim == "k"):
+    (operand,), extent = streamed, shape.sizes.k
+    for loop in (loop for loop in mapping.loops[: mapping.glb_stages[operand].depth] if loop.dim == "k"):
         if extent % loop.step:
             return False
         extent = loop.step
@@ -104,6 +99,6 @@ def one_pitch(shape: LayerShape, mapping: Mapping) -> bool:
     """Where params are per position, output and params have as many columns: a commit has one step for both."""
     if not shape.per_position:
         return True
-    depth = {stage.operand: stage.depth for stage in _stages(mapping)}
+    depth = {operand: stage.depth for operand, stage in mapping.glb_stages.items()}
     cols = {inside(shape.sizes, mapping.loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}
     return len(cols) == 1

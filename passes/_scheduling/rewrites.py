@@ -165,7 +165,7 @@ def unroll(mapping: Mapping, dim: str, axis: str, number: int | None = None) -> 
     loop = mapping.loops[depth]
     if loop.on or (loop.keep and axis != LANES):
         raise Refusal(f"loop {dim} {f'is on {loop.on} already' if loop.on else 'is kept in the PE'}")
-    return Mapping(_with(mapping.loops, depth, replace(loop, on=axis)), mapping.stages)
+    return Mapping((*mapping.loops[:depth], replace(loop, on=axis), *mapping.loops[depth + 1 :]), mapping.stages)
 
 
 def unroll_as(mapping: Mapping, goal: Mapping) -> Mapping:
@@ -279,10 +279,6 @@ def _check_between(mapping: Mapping, outer: int, inner: int, loops: str) -> None
     if between := [stage for stage in mapping.stages if outer < stage.depth <= inner]:
         what = f"{between[0].operand} in {between[0].memory}"
         raise Refusal(f"stage {what} stands between {loops}: what it fetches would change")
-
-
-def _with(loops: tuple[Loop, ...], depth: int, loop: Loop) -> tuple[Loop, ...]:
-    return (*loops[:depth], loop, *loops[depth + 1 :])
 
 
 def _check_tiles(mapping: Mapping, goal: Mapping) -> None:

@@ -71,9 +71,8 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
                 continue
             least = min(least, needed := glb_words(shape, arch, each))
             if needed <= budget.words:
-                best = min(
-                    best or (_cost(shape, arch, each), each), (_cost(shape, arch, each), each), key=itemgetter(0)
-                )
+                cost = _cost(shape, arch, each)
+                best = min(best or (cost, each), (cost, each), key=itemgetter(0))
         if best is not None:  # smaller blocks move more words
             return best[1]
     if least == NOTHING_FITS:
