@@ -138,7 +138,7 @@ class _Layer:
         return instruction(
             "load", kind=load.kind, desc=self.descriptor(load.view), slot=load.slot, edge=int(load.edge),
             open=self.when(load.open), close=self.when(load.close),
-            **_start(load.start), **_place(load.place), **extents, **terms, **self.tokens(load.tokens),
+            **vars(load.start), **_place(load.place), **extents, **terms, **self.tokens(load.tokens),
         )  # fmt: skip
 
     def mac(self, mac: A.Mac) -> Instruction:
@@ -173,7 +173,7 @@ class _Layer:
             reduce=int(commit.reduce), partial=int(bool(commit.sums)), sums=self.descriptor(commit.sums),
             fresh=self.when(commit.fresh), final=self.when(commit.final),
             **_slots("psum", commit.psum),
-            **_start(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
+            **vars(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
         )  # fmt: skip
 
     def with_comment(self, inst: Instruction, views: tuple[str, ...] = ()) -> tuple[Instruction, str]:
@@ -254,13 +254,8 @@ def _rectangle(place: A.Place) -> dict[str, Value]:
 
 
 def _place(place: A.Place) -> dict[str, Value]:
-    terms = {"row": place.row, "row_set": place.row_set, "col": place.col, "col_set": place.col_set}
-    fields: dict[str, Value] = {name: FieldTerm(term.axis, term.step) for name, term in terms.items()}
-    return {**_rectangle(place), "set_rows": place.set_rows, "set_cols": place.set_cols, **fields}
-
-
-def _start(start: A.Start) -> dict[str, Value]:
-    return {"offset": start.offset, "channel": start.channel, "y": start.y, "x": start.x}
+    fields = {**_rectangle(place), **vars(place)}.items()
+    return {name: FieldTerm(of.axis, of.step) if isinstance(of, A.IndexTerm) else of for name, of in fields}
 
 
 def _slots(operand: str, slots: A.Slots) -> dict[str, Value]:
