@@ -104,8 +104,8 @@ class AnyGroups(GroupChoice):
         rng, chosen = np.random.default_rng([SEED, len(self.found)]), list[Candidate]()
         drawn = [self.found[int(number)] for number in rng.permutation(len(self.found))]
         for each in sorted(drawn, key=lambda other: (not other.form.columns, not other.group.loads)):
-            others = sorted([*chosen, each], key=lambda other: other.first)
-            apart = all(before.last < after.first for before, after in pairwise(others))
+            others = sorted([*chosen, each], key=lambda other: other.form.first)
+            apart = all(before.form.last < after.form.first for before, after in pairwise(others))
             if apart and self.run([other.group for other in others]) is not None:
                 chosen = others
         return tuple(chosen)

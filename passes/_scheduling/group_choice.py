@@ -248,7 +248,7 @@ def paths(alone: Sequence[Figures], candidates: Iterable[Candidate]) -> list[Par
     """The front of ways to cut layers into groups and single layers, those with the fewest cycles first."""
     ending: dict[int, list[Candidate]] = {}
     for each in candidates:
-        ending.setdefault(each.last, []).append(each)
+        ending.setdefault(each.form.last, []).append(each)
     ends = [[PartialGrouping(0, 0.0)]]
     for number, single in enumerate(alone):
         ways = [PartialGrouping(path.cycles + single.cycles, path.cost + single.cost, path.groups) for path in ends[-1]]
@@ -256,7 +256,7 @@ def paths(alone: Sequence[Figures], candidates: Iterable[Candidate]) -> list[Par
             cycles, cost = each.figures
             ways += [
                 PartialGrouping(path.cycles + cycles, path.cost + cost, (*path.groups, each))
-                for path in ends[each.first]
+                for path in ends[each.form.first]
             ]
         ends.append(_undominated(ways))
     return ends[-1]

@@ -142,12 +142,12 @@ def _nearest(choice: GroupChoice, chosen: Candidate) -> Alternative | None:
     alone, now = choice.alone(), choice.figures([])
 
     def meets(one: Candidate, other: Candidate) -> bool:
-        return one.first <= other.last and other.first <= one.last
+        return one.form.first <= other.form.last and other.form.first <= one.form.last
 
     def with_other(each: Candidate) -> list[Candidate]:
         """The groups of the network with it."""
         kept = [other for other in choice.chosen if not meets(other, chosen) and not meets(other, each)]
-        return sorted([*kept, each], key=lambda group: group.first)
+        return sorted([*kept, each], key=lambda group: group.form.first)
 
     def guess(groups: Sequence[Candidate]) -> Figures:
         """What the network takes with these groups, about."""

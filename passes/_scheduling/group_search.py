@@ -72,16 +72,6 @@ class Candidate:
     group: LayerGroup
     figures: Figures
 
-    @property
-    def first(self) -> int:
-        """The number of its first layer in the network."""
-        return self.form.first
-
-    @property
-    def last(self) -> int:
-        """The number of its last layer."""
-        return self.form.last
-
 
 class GroupSearch:
     """The groups that a mapped network may have. mappings: of its layers without groups."""
