@@ -72,8 +72,8 @@ class NestGroupPass(ModulePass):
     DRAM again and again comes by `nest.load`, row by row, but not with `loads=false`. `single`: stripes of the result
     leave from one buffer, not from two in turn.
 
-    An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations and slices between the
-    layers, and results that others read, too.
+    An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations and slices between
+    the layers, and results that others read, too.
     """
 
     name = "nest-group"
