@@ -103,6 +103,8 @@ def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
     want = (n, channels, *op.window.data.output(ih, iw))
     if shape(op.result.type) != want:
         raise VerifyException(f"{op.name}: result is {shape(op.result.type)}, the window gives {want}")
+    if (op.residual is not None) != bool(op.steps and op.steps.data.factors):
+        raise VerifyException(f"{op.name}: a residual and its factors go together")
     check_shuffle(op.name, op.steps.data.shuffle if op.steps else 1, op.result.type)
 
 
