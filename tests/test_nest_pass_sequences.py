@@ -130,6 +130,7 @@ def test_each_pass_is_done_and_refused(pass_: type[ModulePass]) -> None:
     ("make", "message"),
     [
         (lambda: Stage("ifmap", "glb", 0, buffers=0), "ifmap in glb buffers 0 is no stage"),
+        (lambda: Stage("ifmap", "rf", 0, buffers=1 << 31), "ifmap in rf buffers 2147483648 is no stage"),
         (lambda: Loop("h", 0), "loop h: no step 0: it is at least 1"),
         (lambda: Mapping((), (Stage("ifmap", "glb", 1),)), "stage ifmap in glb: depth 1 is not in 0 to 0"),
     ],

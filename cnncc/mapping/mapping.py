@@ -24,6 +24,7 @@ LANES = "lanes"
 DIMS = ("n", "k", "c", "h", "w", "r", "s")
 OUTPUT_DIMS = "nkhw"
 REDUCTION_DIMS = frozenset("crs")
+MOST = (1 << 31) - 1  # of a number in a mapping's text
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Stage:
     buffers: int = 1
 
     def __post_init__(self) -> None:
-        if self.operand not in OPERANDS or self.memory not in MEMORIES or self.buffers < 1:
-            are = f"of {', '.join(OPERANDS)}, in {' or '.join(MEMORIES)}, with 1 buffer or more"
+        if self.operand not in OPERANDS or self.memory not in MEMORIES or not 1 <= self.buffers <= MOST:
+            are = f"of {', '.join(OPERANDS)}, in {' or '.join(MEMORIES)}, with 1 buffer or more, at most {MOST:,}"
             raise Malformed(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage: they are {are}")
         if self.depth < 0:
             raise Malformed(f"a stage inside {self.depth} loops is no stage")

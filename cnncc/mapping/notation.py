@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NoReturn
 
-from cnncc.mapping.mapping import AXES, DIMS, LANES, MEMORIES, OPERANDS
+from cnncc.mapping.mapping import AXES, DIMS, LANES, MEMORIES, MOST, OPERANDS
 
-MOST = (1 << 31) - 1
 SHOWN = 60  # characters of a text on each side of what is wrong with it
 ASCII = {">": ">", "||": "||", "{": "{", "}": "}"}
 UNICODE = {">": "▷", "||": "∥", "{": "|", "}": "|"}
