@@ -61,7 +61,7 @@ from cnncc.passes._programs.layer_records import ActivationLayout, ProgramLayer,
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._programs.loaded_rows import LoadedRows
 from cnncc.passes._programs.stream_program import stream_program
-from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source, staged, uses
+from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, no_scale, source, staged, uses
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
 
 
@@ -284,7 +284,9 @@ class _Lowering:
         quants, moved = quants_of(self.func.res_attrs, len(self.result_names)), list[tuple[str, SSAValue]]()
         returned = cast("ReturnOp", self.func.body.block.last_op)
         for name, quant, value in zip(self.result_names, quants, returned.arguments, strict=True):
-            if quant is not None and self.tensors.lies_in("glb", value):
+            if self.tensors.lies_in("glb", value):
+                if quant is None:
+                    raise no_scale(name)
                 moved.append((self.tensors.exchange(value, name, "output", quant), value))
             elif (there := self.tensors.tensor("dram", value)) != name:
                 raise Refusal(

@@ -183,6 +183,22 @@ IR: dict[str, tuple[Edit, str]] = {
         lambda text: re.sub(r'("y", cnn.quant = #cnn.quant<scale = )[^,>]+', r"\g<1>0.0", text),
         "'y' is computed or read as integers, but its cnn.quant has the scale 0: give it a scale",
     ),
+    "no name of an output": (
+        lambda text: text.replace('onnx.name = "y", ', ""),
+        "nest-to-array: not all results of @main have a name: give each ",
+    ),
+    "no scale of an input": (
+        lambda text: re.sub(r'("x"), cnn.quant = [^>]+>', r"\1", text),
+        "'x' is read as integers, but has no cnn.quant with a scale: give it one",
+    ),
+    "no scale of an output": (
+        lambda text: re.sub(r'("y"), cnn.quant = [^>]+>', r"\1", text),
+        "output 'y' is computed as integers, but has no cnn.quant with a scale: give it one",
+    ),
+    "factors without a residual": (
+        lambda text: text.replace('scale = "c2.q"', 'scale = "c2.q", factors = "c2.q"'),
+        "cnn.conv: a residual and its factors go together in: ",
+    ),
     "does not verify": (lambda text: text.replace("window <kernel = [3, 3]", "window <kernel = [2, 3]", 1), "cnn.conv"),
 }
 

@@ -74,6 +74,11 @@ def uses(value: SSAValue) -> Iterator[Use]:
             yield use
 
 
+def no_scale(name: str) -> Refusal:
+    """The refusal of an output of integers that says of none what it stands for."""
+    return Refusal(f"output '{name}' is computed as integers, but has no cnn.quant with a scale: give it one")
+
+
 def staged(layer: LayerOp) -> set[str]:
     """The operands that the layer stages in the GLB."""
     return set(mapping_of(layer).glb_stages)
@@ -165,7 +170,7 @@ class ArrayTensors:
 
     def __post_init__(self) -> None:
         attrs = [*(self.func.arg_attrs or ()), *(self.func.res_attrs or ())]
-        self.names = {text(attr.data["onnx.name"]) for attr in attrs}
+        self.names = {text(name) for attr in attrs if (name := attr.data.get("onnx.name")) is not None}
         self.parts = parts(self.func.body.block)
 
     def declare(self, tensor: A.Tensor) -> str:
@@ -264,7 +269,9 @@ class ArrayTensors:
             return None
         attrs = list(self.func.res_attrs or ())[returned[0].index].data
         name, quant = text(attrs["onnx.name"]), attrs.get("cnn.quant")
-        if len(returned) > 1 or value in self.parts or not isinstance(quant, QuantAttr):
+        if not isinstance(quant, QuantAttr):
+            raise no_scale(name)
+        if len(returned) > 1 or value in self.parts:
             raise Refusal(f"output '{name}' is not in the GLB, and is no tensor of its own: stage it for no layer")
         return returned[0].operation.operands[returned[0].index], name, "output", quant.data
 
@@ -294,7 +301,12 @@ class ArrayTensors:
         self.exchanged[source(value), quant] = name
 
     def on_host(self, value: SSAValue, name: str, role: A.Role) -> str:
-        """Give a value that has no integers a tensor in the host's memory."""
+        """Give a value that has no integers a tensor in the host's memory.
+
+        Raises Refusal for one that the array reads.
+        """
+        if any(not isinstance(use.operation, HostOp | ReturnOp) for use in uses(value)):
+            raise Refusal(f"'{name}' is read as integers, but has no cnn.quant with a scale: give it one")
         dims, codes = shape(value.type), codes_of(value.type)
         tensor = A.Tensor(name, "host", prod(dims), dims, role, element=codes.element if codes else "float32")
         self.places["dram", source(value)] = self.declare(tensor)
