@@ -107,6 +107,22 @@ def test_cli_disassembly_assembles_to_the_same(made: Made, tmp_path: Path) -> No
     assert (tmp_path / "net.s").read_bytes() == (folder / "net.s").read_bytes()
 
 
+def test_cli_comments_stay_with_what_they_are_of(made: Made, tmp_path: Path) -> None:
+    """A descriptor of another place loses its comment, which would name the tensor at the old one."""
+    folder, _ = made
+    lines = (folder / "net.s").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if re.match(r" *desc .*base=", line))
+    bare = re.sub(r"base=(\d+)", lambda m: f"base={int(m[1]) + 1}", lines[at].partition(";")[0].rstrip())
+    (tmp_path / "edited.s").write_text("\n".join([*lines[:at], bare, *lines[at + 1 :]]))
+    done("asm", tmp_path / "edited.s", "--data", folder / "net.cnb", "-o", tmp_path / "edited.cnb")
+    done("disasm", tmp_path / "edited.cnb", "-o", tmp_path / "again.s")
+    again = (tmp_path / "again.s").read_text().splitlines()
+    assert again[at] == f"{bare}  ; {lines[at].partition(';')[2].split()[0]}"
+    assert [*again[:at], *again[at + 1 :]] == [*lines[:at], *lines[at + 1 :]]
+    done("asm", tmp_path / "again.s", "--data", tmp_path / "edited.cnb", "-o", tmp_path / "again.cnb")
+    assert (tmp_path / "again.cnb").read_bytes() == (tmp_path / "edited.cnb").read_bytes()
+
+
 def test_cli_many_images_run_as_one_by_one(made: Made, tmp_path: Path) -> None:
     folder, _ = made
     together, counters = run(folder / "net.cnb", folder)

@@ -22,6 +22,7 @@ from cnncc.frontend.segments import interface
 from cnncc.isa.assembly import disassemble, on_one_line, parse_instruction
 from cnncc.isa.codec import encode_program
 from cnncc.isa.dram_layout import dram_layout
+from cnncc.isa.table import Instruction
 from cnncc.weights import Array, WeightStore
 
 
@@ -127,6 +128,12 @@ def comments(binary: Binary) -> dict[int, str]:
         return {layer.first: layer.label for layer, _ in layers(binary)}
     items = cast("dict[str, object]", table).items()
     return {int(number): str(text) for number, text in items if number.isdecimal()}
+
+
+def kept_comments(binary: Binary, program: Sequence[Instruction]) -> dict[str, str]:
+    """The comments that also hold of another program: of instructions that it has at the same places."""
+    same = {i for i, (old, new) in enumerate(zip(binary.instructions, program, strict=False)) if old == new}
+    return {str(i): comment for i, comment in comments(binary).items() if i in same}
 
 
 def disassembly(binary: Binary) -> str:

@@ -30,7 +30,7 @@ def command(source: Path, output: Path, data: Path) -> None:
     import numpy as np
 
     from cnncc.binary.container import from_bytes, load, to_bytes
-    from cnncc.binary.isa_module import check_names
+    from cnncc.binary.isa_module import check_names, kept_comments
     from cnncc.isa.assembly import assemble
     from cnncc.isa.codec import decode_program, encode_program
     from cnncc.util.files import check_writable, read_bytes, write_atomically
@@ -48,6 +48,8 @@ def command(source: Path, output: Path, data: Path) -> None:
         if len(instructions) != len(decode_program(binary.program)):  # what is said of them by number no longer fits
             stale |= {"layers", "comments"}
         metadata = {key: value for key, value in binary.metadata.items() if key not in stale}
+        if "comments" in metadata:
+            metadata["comments"] = kept_comments(binary, instructions)
         content = to_bytes(dataclasses.replace(binary, program=program, metadata=metadata))
         from_bytes(content)  # what no one could load is not written
         check_names(text, binary)
