@@ -118,14 +118,20 @@ class _Lowering:
             self.drained = None  # one engine does both, one after the other
             self.program.append(layer_op(label, "", ops, (A.Engine.DMA,)))
 
+    def _row(self, label: str) -> None:
+        """Note a row of tables. Raises Refusal for a name that tells it from no other row."""
+        if not label:
+            raise Refusal("a layer has the label '', which names no row of tables: give it a label of its own")
+        if label in self.labels:
+            raise Refusal(f"two rows of tables would be called '{label}': give each layer a label of its own")
+        self.labels.add(label)
+
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
         key, label = value_key(op), label_of(op)
         streams = "output" in staged(op)
         self.tensors.place("dram" if streams else "glb", op.result, key or label)
-        if label in self.labels:
-            raise Refusal(f"two rows of tables would be called '{label}': give each layer a label of its own")
-        self.labels.add(label)
+        self._row(label)
         programmed = self._program_layer(op, label)
         nodes = stream_program(programmed) if programmed.shape.kind == "copy" else layer_program(programmed, self.arch)
         ops = [node_op(node) for node in nodes]
@@ -138,6 +144,7 @@ class _Lowering:
     def group(self, op: GroupOp) -> None:
         """A group: the tensors of its rings and of what leaves it, its program. It is one layer of the program."""
         members, plans, label = op.members(), group_layers(op), op.label.data
+        self._row(label)
         layers = op.layers()
         self.leaving |= dict(zip(op.yielded(), op.outputs, strict=True))
         for layer, plan in zip(members, plans, strict=True):

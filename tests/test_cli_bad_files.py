@@ -241,6 +241,11 @@ def test_cli_ir_with_an_array_of_another_type(command: tuple[str, ...], folder: 
         ("weights @c1.w", "weights @c2.w", "layer c1: @c2.w is int16[4, 5, 3, 3], the layer reads integers[5, "),
         ("weights @c1.w", "weights @c2.q", "layer c1: @c2.q is float32[4], the layer reads integers[5, 3, 3, 3]"),
         ('label "c2"', 'label "c1"', "two rows of tables would be called 'c1': give each layer a label of its own"),
+        (
+            'label "c2"',
+            'label ""',
+            "a layer has the label '', which names no row of tables: give it a label of its own",
+        ),
         ("weights @c1.w", "weights @c3.w", "layer c1: there is no weights.global @c3.w"),
         ('bias = "c1.b"', 'bias = "c1.q"', "layer c1: @c1.q is float32[5], the layer reads int32[5]"),
     ],

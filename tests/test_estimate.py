@@ -278,6 +278,7 @@ def test_estimate_refuses(tmp_path: Path) -> None:
     binary = load(net)
     assert json.loads(json.dumps(as_json(from_json(binary.metadata["plan"])))) == binary.metadata["plan"]
     layer = next(entry for entry in binary.metadata["plan"] if "layer" in entry)
+    alone = layer | {"prefetched": []}
     for plan, message in (
         ({}, "plan: is no list"),
         ([3], "plan: entry 0 is no part"),
@@ -285,6 +286,13 @@ def test_estimate_refuses(tmp_path: Path) -> None:
         ([layer | {"mapping": "k'"}], "entry 0 is no part"),
         ([layer | {"sizes": {"n": 1}}], "entry 0 is no part"),
         ([layer | {"mapping": "residual@glb > " + layer["mapping"]}], "no such operand"),
+        ([layer | {"prefetched": ["weight"]}], "entry 0 is prefetched, but no part of the program runs"),
+        (
+            [{"host": True}, layer | {"prefetched": ["params"]}],
+            "entry 1 is prefetched, but no part of the program runs",
+        ),
+        ([alone, alone], f"entry 1 is called '{layer['layer']}', which is no name of its own"),
+        ([alone | {"layer": ""}], "entry 0 is called '', which is no name of its own"),
         ([{"copy": "inputs", "direction": "up", "words": [3]}], "entry 0 is no part"),
         ([{"copy": "inputs", "direction": "in", "words": [10**400]}], "a number of 1,099,511,627,776 or more"),
         ([layer | {"shuffle": 1000}], "6 channels of 1 groups, 1000 of them shuffled"),

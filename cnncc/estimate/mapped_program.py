@@ -26,7 +26,7 @@ from cnncc.model.cores_plan import CoresPlan
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.plan_json import from_json
+from cnncc.model.plan_json import program_from_json
 from cnncc.model.program_schedule import Part, with_drains
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.group_choice import GroupChoice
@@ -82,7 +82,7 @@ def of_binary(path: Path) -> Program:
             f"nest level, or edited; estimate the model, or IR from before nest-to-array"
         )
     try:
-        parts = from_json(binary.metadata["plan"])
+        parts = program_from_json(binary.metadata["plan"])
     except Refusal as refusal:
         raise Refusal(f"{path}: manifest.json: {refusal}") from refusal
     host = binary.metadata.get("host")

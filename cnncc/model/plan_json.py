@@ -77,6 +77,19 @@ def from_json(entries: object) -> list[Part]:
     return [_part(number, entry) for number, entry in enumerate(cast("list[object]", entries))]
 
 
+def program_from_json(entries: object) -> list[Part]:
+    """The parts of a whole program. Raises Refusal also for parts that are none together."""
+    parts, labels = from_json(entries), set[str]()
+    for number, (before, part) in enumerate(zip([HostPart(), *parts], parts, strict=False)):
+        if isinstance(part, LayerPlan) and part.prefetched and isinstance(before, HostPart):
+            raise Refusal(f"plan: entry {number} is prefetched, but no part of the program runs before it")
+        if isinstance(part, CopyPart | LayerPlan | GroupPlan):
+            if not part.label or part.label in labels:
+                raise Refusal(f"plan: entry {number} is called '{part.label}', which is no name of its own")
+            labels.add(part.label)
+    return parts
+
+
 def _part(number: int, value: object) -> Part:
     try:
         entry = cast("Json", value)
