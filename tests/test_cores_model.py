@@ -203,11 +203,16 @@ def test_estimate_refuses_what_is_not_of_cores(compiled: tuple[CoresPlan, Path],
     assert "--explain works for layers one after the other alone" in refused("estimate", path, "--explain", "l0")
     assert "--what-if works for layers" in refused("estimate", path, "--what-if", "dram.latency_cycles=8")
     binary = load(path)
+    (plan,) = binary.metadata["plan"]
     for wrong, why in (
+        (
+            {"channels": [channel | {"keeps": 1} for channel in plan["channels"]]},
+            "core l1 for rows of l0: l0 keeps 8 would do",
+        ),
         ({"lag": 0}, "lag, keeps and words of frames are positive"),
         ({"groups": [], "channels": []}, "cores are groups with their PEs, and with what they read"),
     ):
-        metadata = {**binary.metadata, "plan": [{**binary.metadata["plan"][0], **wrong}]}
+        metadata = {**binary.metadata, "plan": [plan | wrong]}
         save(replace(binary, metadata=metadata), tmp_path / "wrong.cnb")
         assert why in refused("estimate", tmp_path / "wrong.cnb")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cnncc.mapping.channels import Channel, Link, Reader, Region, image_tokens
-from cnncc.mapping.liveness import CoreChainData
+from cnncc.mapping.liveness import CoreChainData, liveness_problem
 from cnncc.model.core_steps import over_frames
 from cnncc.model.group_schedule import GroupPlan
 
@@ -117,4 +117,4 @@ def problem(plan: CoresPlan) -> str | None:
         return "lag, keeps and words of frames are positive"
     if any(layer.sizes.n > 1 or layer.is_load for group in plan.groups for layer in group.group):
         return "layers of cores have one image, and load no rows"
-    return None
+    return liveness_problem(plan.chain)
