@@ -351,6 +351,13 @@ class _Program:
         self.insts.append(isa.inst_op(instruction("host", segment=number), f"segment {number}"))
 
 
+def _check_all_in_cores(module: ModuleOp) -> None:
+    """Refuse what stands beside the cores of a module, and no core runs. Raises Refusal."""
+    for op in module.ops:
+        if not isinstance(op, A.CoreOp | A.TensorOp | GlobalOp):
+            raise Refusal(f"array-to-isa: {op.name} does not stand in an array.core: nothing would run it")
+
+
 def _comment(label: str, comment: str, is_first: bool) -> str:
     says_so = comment.startswith(f"{label}: ")
     return ": ".join(part for part in (label if is_first and not says_so else "", comment) if part)
@@ -377,9 +384,11 @@ class ArrayToIsaPass(ModulePass):
         """Replace layers and host ops by instructions and their tables."""
         tensors = A.tensors_of(op)
         program = _Program(op, weights_of(ctx), tensors)
-        for core in A.cores_of(op):
-            program.core(core)
-        if not program.insts:
+        if cores := A.cores_of(op):
+            _check_all_in_cores(op)
+            for core in cores:
+                program.core(core)
+        else:
             program.add(op.ops)
             program.halt()
         in_dram = {tensor.name for tensor in tensors.values() if tensor.role == "weight"}

@@ -236,10 +236,14 @@ def test_isa_lowering_leaves_nothing_out() -> None:
     [
         ("array.core c, rows 64, cols 1 {}", "array-to-isa: core c: rows: 64 is outside 0..63"),
         ("array.signal semaphore 1, count -1", "array-to-isa: array.signal: count: -1 is outside"),
+        (
+            'array.core c {} array.layer "l" computes "" {}',
+            "array-to-isa: array.layer does not stand in an array.core: nothing would run it",
+        ),
         ("array.core c { array.route semaphore 1, core -1, to 2 }", "array-to-isa: array.route: core: -1 is outside"),
     ],
 )
-def test_isa_numbers_outside_of_layers_that_do_not_fit(text: str, message: str) -> None:
+def test_isa_what_is_outside_of_layers_and_does_not_fit(text: str, message: str) -> None:
     program = Parser(new_context(), f"builtin.module {{ {text} }}").parse_module()
     with pytest.raises(Refusal, match=message):
         ArrayToIsaPass().apply(new_context(), program)
