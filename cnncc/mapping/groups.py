@@ -192,8 +192,9 @@ def _loop_problems(layer: GroupLayer, first: GroupLayer) -> Iterator[str]:
         yield f"layer {layer.label} has {layer.sizes.n} images, layer {first.label} {first.sizes.n} (GROUP-1)"
     if "".join(loop.dim for loop in around) != dims or any(loop.on or loop.keep for loop in around):
         yield f"layer {layer.label}: its outermost loops run over {' '.join(dims)}, in time (GROUP-1)"
-    elif layer.first > layer.rows:
-        rows = f"its first stripe has {layer.first} rows, more than the others' {layer.rows}"
+    elif not 0 <= layer.first <= layer.rows:
+        limit = f"more than the others' {layer.rows}" if layer.first > 0 else "fewer than none"
+        rows = f"its first stripe has {layer.first} rows, {limit}"
         yield f"layer {layer.label}: {rows} (GROUP-1)"
     elif layer.depth > 1 and around[0].step > 1:
         yield f"layer {layer.label}: its loop over n takes {around[0].step} images at a time, not one (GROUP-1)"
@@ -201,6 +202,9 @@ def _loop_problems(layer: GroupLayer, first: GroupLayer) -> Iterator[str]:
 
 def _layer_problems(layer: GroupLayer, layers: Sequence[GroupLayer]) -> Iterator[str]:
     is_read = any(layers[read.producer] is layer for other in layers for read in other.reads)
+    most = sum(each.stripes.count for each in layers)
+    if not 0 <= layer.delay <= most:
+        yield f"layer {layer.label}: delay {layer.delay} is not in 0 to {most}, the stripes of all layers (GROUP-2)"
     if is_read and layer.leaves:
         why = "a ring has its last rows alone"
         yield f"the result of layer {layer.label} is read in the group and leaves it: {why} (GROUP-3)"

@@ -645,6 +645,63 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
 
 // -----
 
+// No stripe has fewer rows than none.
+// CHECK: layer a: its first stripe has -1 rows, fewer than none (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 8 first -1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// A group begins with step 0.
+// CHECK: layer a: delay -1 is not in 0 to 8, the stripes of all layers (GROUP-2)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay -1 keeps 8 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// After all 8 stripes there is nothing to wait for.
+// CHECK: layer b: delay 9 is not in 0 to 8, the stripes of all layers (GROUP-2)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 8 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 9 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
 // GROUP-3: a stripe of b reads three rows.
 // CHECK: layer b, which reads a: a keeps 2 rows, the fewest are 3 (GROUP-3)
 func.func @main(%x: tensor<1x2x8x4xi16>) {
