@@ -302,6 +302,22 @@ def test_check_leaves_out_elementwise_layers_of_the_array_s_cycles(tmp_path: Pat
     assert [*found] == ["pool"] and found["pool"].what.endswith(" (100.0 % of the array's cycles)")
 
 
+def test_check_notes_idle_pes_of_few_cycles(tmp_path: Path) -> None:
+    """Three outputs of 16 terms leave most of 64 PEs idle, in a thousandth of the array's cycles."""
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="large", pads=[1, 1, 1, 1]),
+        node("GlobalMaxPool", ["a"], ["p"], name="pool"),
+        node("Conv", ["p", "w2"], ["y"], name="few"),
+    ]
+    arrays = {"w1": noise(1, 16, 16, 3, 3), "w2": noise(2, 3, 16, 1, 1)}
+    path = save(build(nodes, {"x": (1, 16, 32, 32)}, ["y"], arrays), tmp_path / "net.onnx")
+    findings = {
+        each.where: each for each in check(path, CompileOptions("spatial-8x8")) if each.resource == "% of PEs used"
+    }
+    assert (findings["few"].severity, findings["few"].what) == ("note", "less than 1 % of the array's cycles")
+    assert findings["few"].value < 50
+
+
 def two_convolutions(folder: Path) -> Path:
     nodes = [
         node("Conv", ["x", "w1"], ["a"], name="first", pads=[1, 1, 1, 1]),

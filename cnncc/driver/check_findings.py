@@ -36,6 +36,7 @@ from cnncc.passes._scheduling.nest_layers import goal_of, layer_shape
 from cnncc.weights import WeightStore
 
 LEAST_UTILISATION = 50.0  # per cent of the PEs' cycles
+LEAST_SHARE = 1  # per cent of the array's cycles: what takes less is worth no change
 ACTIVATIONS = ("ifmap", "residual", "output")  # operands of a layer
 
 
@@ -239,21 +240,20 @@ def work_by_label(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Arra
 
 
 def idle_pes(module: ModuleOp, arch: Arch) -> list[Finding]:
-    """The layers whose macro-instructions leave more than half of the PEs' cycles unused, and why."""
-    work_of_layers = work_by_label(module, arch)
+    """The layers whose macro-instructions leave more than half of the PEs' cycles unused, and why.
+
+    A layer that takes few of the array's cycles is a note.
+    """
+    work_of_layers, findings = work_by_label(module, arch), list[Finding]()
     total = sum(work.cycles for _, work in work_of_layers.values())
-    return [
-        Finding(
-            f"{_why_idle(layer, work)} ({100 * work.cycles / total:.1f} % of the array's cycles)",
-            "costly",
-            label,
-            "% of PEs used",
-            work.utilisation,
-            LEAST_UTILISATION,
-        )
-        for label, (layer, work) in work_of_layers.items()
-        if work.utilisation < LEAST_UTILISATION
-    ]
+    for label, (layer, work) in work_of_layers.items():
+        if work.utilisation < LEAST_UTILISATION:
+            share = 100 * work.cycles / total
+            severity, what = "costly", f"{_why_idle(layer, work)} ({share:.1f} % of the array's cycles)"
+            if share < LEAST_SHARE:
+                severity, what = "note", f"less than {LEAST_SHARE} % of the array's cycles"
+            findings.append(Finding(what, severity, label, "% of PEs used", work.utilisation, LEAST_UTILISATION))
+    return findings
 
 
 def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
