@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -56,6 +56,8 @@ class CnnLegalizePass(ModulePass):
 
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"
+
+    Slices that follow each other in a value and among these operands are one operand, which may be the whole value.
     """
 
     name = "cnn-legalize"
@@ -77,6 +79,7 @@ class CnnLegalizePass(ModulePass):
                 _copy_slice(candidate, labels)
         for candidate in list(op.walk()):
             if isinstance(candidate, ConcatOp):
+                _join_slices(candidate, labels)
                 _place_operands(candidate, placed, labels)
 
 
@@ -112,6 +115,43 @@ def _copy_slice(op: SliceOp, labels: set[str]) -> None:
     copy = _copied(op.result, after, free_name(f"{value_key(op) or op.name}.copy", labels))
     for use in uses:
         use.operation.operands[use.index] = copy
+
+
+def _join_slices(concat: ConcatOp, labels: set[str]) -> None:
+    """Let operands that are slices, and follow each other in one value, be one operand."""
+    runs = list[list[SSAValue]]()
+    for value in concat.inputs:
+        if runs and _follows(runs[-1][-1], value):
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    before = [*concat.inputs]
+    concat.operands = [run[0] if len(run) == 1 else _joined(run, concat, labels) for run in runs]
+    for value in before:
+        if isinstance(value.owner, SliceOp) and value.first_use is None:
+            Rewriter.erase_op(value.owner)
+
+
+def _follows(value: SSAValue, other: SSAValue) -> bool:
+    one, two = value.owner, other.owner
+    if not (isinstance(one, SliceOp) and isinstance(two, SliceOp)) or one.x is not two.x:
+        return False
+    return two.first.value.data == one.first.value.data + shape(value.type)[1]
+
+
+def _joined(run: Sequence[SSAValue], concat: ConcatOp, labels: set[str]) -> SSAValue:
+    """The channels of slices that follow each other."""
+    first = run[0].owner
+    assert isinstance(first, SliceOp) and isinstance(kind := first.x.type, TensorType)
+    images, *rest = shape(kind)
+    rest[0] = sum(shape(value.type)[1] for value in run)
+    if rest[0] == shape(kind)[1]:
+        return first.x
+    label = StringAttr(free_name(f"{value_key(concat)}.slices", labels))
+    types = [TensorType(kind.element_type, [images, *rest])]
+    op = SliceOp.create(operands=[first.x], properties={"first": first.first, "label": label}, result_types=types)
+    Rewriter.insert_op(op, InsertPoint.before(concat))
+    return op.result
 
 
 def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -> None:

@@ -37,7 +37,12 @@ def cut(value: str, start: str, end: str, axis: str, *steps: str, result: str = 
 
 
 CONVS = [node("Conv", ["b", "w2"], ["d"]), node("Conv", ["c", "w4"], ["e"], auto_pad="SAME_UPPER")]
-SIZES = {"2.4": np.array([2, 4]), "3.3": np.array([3, 3]), **{f"{i}": np.array([i]) for i in (-4, 0, 1, 2, 3, 99)}}
+SIZES = {
+    "2.4": np.array([2, 4]),
+    "3.3": np.array([3, 3]),
+    "1.2.3": np.array([1, 2, 3]),
+    **{f"{i}": np.array([i]) for i in (-4, 0, 1, 2, 3, 99)},
+}
 
 CASES = {
     "a split, and layers of its parts": ([IMAGE, split("a"), *CONVS, concat(["d", "e"])], 2, 0),
@@ -84,6 +89,18 @@ CASES = {
         ],
         1,
         0,
+    ),
+    "all parts again, beside layers of one": (
+        [IMAGE, split("a"), CONVS[1], concat(["b", "c", "e", "b"])],
+        2,
+        1,
+    ),
+    "two parts of three": (
+        [
+            IMAGE, split("a", "1.2.3", ("b", "c", "d")), node("Conv", ["d", "v3"], ["e"]), concat(["c", "d", "e"]),
+        ],
+        2,
+        1,
     ),
     "a sum of two parts": ([IMAGE, split("a", "3.3"), node("Add", ["b", "c"], ["y"])], 2, 0),
     "a part made flat": (
