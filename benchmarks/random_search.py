@@ -2,6 +2,7 @@
 
     python benchmarks/random_search.py [--seconds 15] [--layer conv3_s2 …] [--arch 4x4 …] [--images 4]
                                        [--cases 20 --seed 1]
+    python benchmarks/random_search.py --model samples/models/lenet.onnx
 
 It shares no code with the mapper. It anneals over all that a mapping says: loops, their order, steps and axes, stages,
 their places and buffers. Moves follow the seed alone; seconds say how many there are. A mapping counts if the lowering
@@ -9,6 +10,9 @@ accepts it and its buffers fit the layer's budget. It takes the cycles that the 
 
 An operand is streamed if it takes more than a quarter of the GLB. The small GLB has a third of the words of ifmap,
 output and weights, the large one 65,536.
+
+With --model the cases are the layers of a network on spatial-8x8, with the mapping that the compiler chooses for each.
+The random search has the words of the GLB that this mapping takes.
 """
 
 from __future__ import annotations
@@ -21,10 +25,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import ceil, inf, log, prod
+from pathlib import Path
 from random import Random
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects import array as A
+from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.driver.pipeline import NONE, Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.layer_search import SearchTask
@@ -39,10 +46,12 @@ from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import ActivationLayout, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import has_partial_sums
 from cnncc.passes._scheduling.array_fit import space_problems
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util import disk_cache
 from cnncc.window import Window
 
 ARRAYS = {"2x2": (2, 2), "3x2": (3, 2), "4x4": (4, 4), "8x8": (8, 8)}
+MODEL_ARRAY = "spatial-8x8"
 LARGE_WORDS = 65536
 LITTLE, LOTS = 0.02, 0.2  # improvements that are counted
 ROUND = 500  # moves from the best mapping on, while it gets colder
@@ -166,6 +175,23 @@ def case_of(layer: str, array: str, is_large: bool, images: int = 1) -> Case:
     arch = replace(preset, name=array, rows=rows, cols=cols, glb=replace(preset.glb, words=words))
     name = f"{layer}.{array}.{'large' if is_large else 'small'}"
     return Case(name, shape, arch, GlbBudget(left, streamed, residual))
+
+
+def layers_of(model: Path) -> dict[tuple[Case, Mapping], int]:
+    """The different layers of a network with their mappings, and how often each occurs. No groups."""
+    arch, counts = load_arch(MODEL_ARRAY), dict[tuple[Case, Mapping], int]()
+    names = dict[object, str]()
+    compilation = import_model(model, 1, Settings(arch, MODEL_ARRAY, arch.operand_bits, groups=NONE, measured=False))
+    compilation.run("nest")
+    for layer in compilation.module.walk():
+        if isinstance(layer, LayerOp) and layer.kind.data != "copy":
+            shape, mapping = layer_shape(layer), mapping_of(layer)
+            name = names.setdefault((shape, mapping), label_of(layer))
+            words = buffer_words(shape, arch, mapping, has_partial_sums(shape, mapping.loops))
+            streamed = frozenset(mapping.glb_stages) & {"ifmap", "output", "residual"}
+            case = Case(name, shape, arch, GlbBudget(words, streamed, layer.residual is not None))
+            counts[case, mapping] = counts.get((case, mapping), 0) + 1
+    return counts
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------
@@ -299,11 +325,12 @@ def within(seconds: float, best: Iterator[tuple[Mapping, int]]) -> tuple[Mapping
 
 @dataclass(frozen=True)
 class Row:
-    """The cycles of the mapper's mapping, and of the best that the random search finds."""
+    """The cycles of the mapper's mapping, and of the best that the random search finds. count: of such layers."""
 
     case: Case
     cycles: int
     fewest: int
+    count: int = 1
 
     @property
     def gain(self) -> float:
@@ -329,29 +356,44 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of CPU, for each case (default: %(default)s)")
     parser.add_argument("--layer", nargs="*", choices=LAYERS, default=[*LAYERS], metavar="LAYER", help="only these")
     parser.add_argument("--arch", nargs="*", choices=ARRAYS, default=[*ARRAYS], metavar="ROWSxCOLS", help="only these")
+    parser.add_argument("--model", type=Path, metavar="ONNX", help="the layers of this network instead")
     parser.add_argument("--images", type=int, default=1, help="of each layer (default: %(default)s)")
     parser.add_argument("--cases", type=int, help="so many of all cases, drawn by the seed")
     parser.add_argument("--seed", type=int, default=0, help="of cases and moves (default: %(default)s)")
     parser.add_argument("--mappings", action="store_true", help="print the mappings of improved cases, too")
     options = parser.parse_args()
     os.environ[disk_cache.FOLDER] = "off"
-    every = list(product(options.layer, options.arch, (True, False)))
-    if options.cases:
-        every = Random(options.seed).sample(every, min(options.cases, len(every)))
     print(f"{'case':24}{'streamed':26}{'mapper':>10}{'random':>10}{'gain':>8}")
     rows = list[Row]()
-    for case in (case_of(*each, options.images) for each in every):
-        start = case.mapping()
+    for case, start, count in starts(options):
         if start is None:
             print(f"{case.name:24}exceeds the GLB", flush=True)
             continue
         search = anneal(case, start, Random(f"{options.seed} {case.name}"))
         best, fewest, moves = within(options.seconds, search)
-        rows.append(Row(case, case.cycles(start) or 0, fewest))
+        rows.append(Row(case, case.cycles(start) or 0, fewest, count))
         print(f"{rows[-1]}{moves:>9,} moves", flush=True)
         if options.mappings and rows[-1].gain > LITTLE:
             print(*(f"    {text(mapping, case.shape.sizes)}" for mapping in (start, best)), sep="\n", flush=True)
     print(*summary(rows), sep="\n")
+    if options.model:
+        cycles, fewest = (
+            sum(row.count * each(row) for row in rows) for each in (lambda r: r.cycles, lambda r: r.fewest)
+        )
+        print(f"all layers: {cycles:,} cycles, {fewest:,} by the random search ({1 - fewest / cycles:.2%} fewer)")
+
+
+def starts(options: argparse.Namespace) -> Iterator[tuple[Case, Mapping | None, int]]:
+    """The cases, with the mappings from which the random search starts, and how often each counts."""
+    if options.model:
+        yield from ((*each, count) for each, count in layers_of(options.model).items())
+        return
+    every = list(product(options.layer, options.arch, (True, False)))
+    if options.cases:
+        every = Random(options.seed).sample(every, min(options.cases, len(every)))
+    for each in every:
+        case = case_of(*each, options.images)
+        yield case, case.mapping(), 1
 
 
 if __name__ == "__main__":
