@@ -53,6 +53,19 @@ def test_values_of_any_name_are_verified(name: str, tmp_path: Path) -> None:
     done("verify", save(build(nodes, {"x": (1, 2, 3, 3)}, ["y"]), tmp_path / "net.onnx"))
 
 
+def test_values_of_the_host_and_nodes_are_not_mixed_up(tmp_path: Path) -> None:
+    """The host computes two values, and a node has the name of its last one, with a number."""
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["a"], name="a"),
+        helper.make_node("Tanh", ["x"], ["b"], name="h"),
+        helper.make_node("MaxPool", ["a"], ["y"], name="y", kernel_shape=[2, 2]),
+        helper.make_node("MaxPool", ["b"], ["z"], name="h.1", kernel_shape=[2, 2]),
+    ]
+    net = save(build(nodes, {"x": (1, 2, 6, 6)}, ["y", "z"]), tmp_path / "net.onnx")
+    values = re.findall(r"(?m)^ +([hy]\S*)", done("verify", net, "--layers").stdout)
+    assert values == ["h_2.0", "h_2.1", "y", "h.1"]
+
+
 def test_values_without_elements_are_verified(tmp_path: Path) -> None:
     """A convolution without output channels stays on the host."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"]), helper.make_node("Relu", ["x"], ["z"])]

@@ -40,3 +40,10 @@ def test_quant_labels_are_unique_with_their_parts() -> None:
 def test_quant_labels_are_no_other_rows_of_tables() -> None:
     labels = Labels()
     assert [labels.free(name) for name in ("semaphores", "total", "a")] == ["semaphores_2", "total_2", "a"]
+
+
+def test_quant_labels_of_several_values_are_no_labels_of_nodes() -> None:
+    labels = Labels()
+    assert [labels.free(name) for name in ("h", "h.1", "g")] == ["h", "h.1", "g"]
+    assert [labels.numbered("h", 1), labels.numbered("h", 2), labels.numbered("g", 2)] == ["h", "h_2", "g"]
+    assert [labels.free(name) for name in ("g.1", "g.2")] == ["g.1_2", "g.2"]

@@ -62,3 +62,14 @@ class Labels:
             label, number = f"{wanted}_{number}", number + 1
         self._taken.update(label + part for part in PARTS)
         return label
+
+    def numbered(self, label: str, count: int) -> str:
+        """`label`, with a number if `label.0`, `label.1` and so on, of so many values, are not all free.
+
+        They are taken then.
+        """
+        values = range(count if count > 1 else 0)
+        while any(f"{label}.{i}" in self._taken for i in values):
+            label = self.free(label)
+        self._taken.update(f"{label}.{i}" for i in values)
+        return label

@@ -143,6 +143,7 @@ def _lower_host(builder: CnnBuilder, segment: HostSegment) -> None:
     model = export_nodes(segment.nodes, segment.inputs, segment.outputs, builder.module, builder.store)
     data = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)
     label = builder.labels[segment.nodes[-1]] if segment.nodes else builder.names.free("constants")
+    label = builder.names.numbered(label, len(segment.outputs))
     for value in segment.outputs:
         if builder.placement.is_quantised(value):
             builder.scale(value, label)
