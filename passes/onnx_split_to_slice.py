@@ -13,6 +13,7 @@ from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.main_function import main_function
+from cnncc.passes._onnx.placement import hosted_operators
 from cnncc.passes._onnx.replacement import NodeNames, Replacement
 from cnncc.passes.onnx_fold_constants import static_shape
 
@@ -40,7 +41,7 @@ class OnnxSplitToSlicePass(ModulePass):
         %0, %1 = onnx.node "Split"(%x) {axis = 1}   ->   %0 = onnx.node "Slice"(%x, …)
                                                          %1 = onnx.node "Slice"(%x, …)
 
-    A Split of another axis stays, as does one of more than four dims.
+    A Split of another axis stays, as does one of more than four dims, or if the array file has Split on the host.
     """
 
     name = "onnx-split-to-slice"
@@ -49,7 +50,7 @@ class OnnxSplitToSlicePass(ModulePass):
         """Rewrite in place; unused constants and slices stay for onnx-dead-code."""
         opset, block = opset_imports(op)[""], main_function(op).body.block
         names = NodeNames(block)
-        for node in list(block.ops):
+        for node in list(block.ops) if "Split" not in hosted_operators(op) else ():
             if isinstance(node, NodeOp) and (channels := _channels(node)):
                 new, ends = Replacement([node], weights_of(ctx), names), accumulate(channels, initial=0)
                 new.finish(*(new.sliced(node.operands[0], {1: bounds}, opset) for bounds in pairwise(ends)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_cases import done
+from cli_cases import build, done, refused, save
 from cnn_ir import parse
 from onnx import helper
 from test_quant_concat import SHAPES, SHUFFLED, V, concat, same, to_nest
@@ -38,6 +38,7 @@ def cut(value: str, start: str, end: str, axis: str, *steps: str, result: str = 
 
 CONVS = [node("Conv", ["b", "w2"], ["d"]), node("Conv", ["c", "w4"], ["e"], auto_pad="SAME_UPPER")]
 SIZES = {
+    "1.2": np.array([1, 2]),
     "2.4": np.array([2, 4]),
     "3.3": np.array([3, 3]),
     "1.2.3": np.array([1, 2, 3]),
@@ -225,3 +226,15 @@ def test_quant_slices_that_cannot_be_addressed_are_refused(body: str, problem: s
         to_nest(ctx, module)
         NestToArrayPass("spatial-8x8").apply(ctx, module)
     assert problem in str(refusal.value)
+
+
+@pytest.mark.parametrize("operator", ["Slice", "Split"])
+def test_quant_slices_of_an_input_are_for_the_host_where_layers_run_side_by_side(operator: str, tmp_path: Path) -> None:
+    conv = node("Conv", ["c", "w2"], ["d"], name="d")
+    nodes = [split("x", "1.2"), conv, node("MaxPool", ["d"], ["y"], kernel_shape=[2, 2])]
+    net, arch = save(build(nodes, {"x": (1, 3, 9, 7)}, ["y"], used(nodes)), tmp_path / "net.onnx"), tmp_path / "a.toml"
+    said = refused("compile", net, "--arch", "tcpa-4x4", "--parallel", "layers")
+    assert "layer 'd' reads some channels of a value: the host can compute the Slice or Split (cores.host)" in said
+    arch.write_text(done("arch", "show", "tcpa-4x4").stdout.replace('["Gemm"]', f'["{operator}"]'))
+    assert f"has {operator} on the host" in done("check", net, "--arch", arch, "--parallel", "layers").stdout
+    done("verify", net, "--arch", arch, "--parallel", "layers")

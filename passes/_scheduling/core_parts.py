@@ -48,8 +48,10 @@ class LayerGraph:
         for layer in layers:
             for value in layer.operands:
                 if isinstance(value.owner, ReshapeOp | SliceOp):
-                    what = "a reshaped value" if isinstance(value.owner, ReshapeOp) else "some channels of a value"
-                    raise Refusal(f"layer '{label_of(layer)}' reads {what}: the host can compute it (cores.host)")
+                    what, by = "a reshaped value", "it"
+                    if isinstance(value.owner, SliceOp):
+                        what, by = "some channels of a value", "the Slice or Split"
+                    raise Refusal(f"layer '{label_of(layer)}' reads {what}: the host can compute {by} (cores.host)")
                 if value not in computed:
                     read.setdefault(value, layer)
         if len(read) > 1:
