@@ -58,6 +58,30 @@ def test_tokens_order_stages_that_stand_in_some_places(stages: str, orders: bool
     assert has_tokens(mapped(f"weight@glb > {stages} > {box}")) == orders
 
 
+@pytest.mark.parametrize(
+    ("mapping", "legal"),
+    [
+        ("weight@glb > n > BOX", True),
+        ("weight@glb > n':3 > h':2 > n'' > BOX", True),
+        ("weight@glb > n':4 > h':2 > n'' > BOX", False),
+        ("weight@glb > n > h':2 > ifmap@glb*2 > BOX", False),
+        ("weight@glb > h':2 > ifmap@glb*2 > n > BOX", True),
+        ("weight@glb > n||@rows > BOX", False),
+        ("weight@glb > weight@rf > ifmap@rf > {n > h > w > c > k}", False),
+        ("weight@glb > weight@rf > ifmap@rf > n > {h > w > c > k}", False),
+        ("weight@glb > weight@rf > n > ifmap@rf > {h > w > c > k}", True),
+        ("weight@glb > residual@glb > output@glb > n||@rows > BOX", True),
+    ],
+)
+def test_images_at_two_distances_are_committed_one_by_one(mapping: str, legal: bool) -> None:
+    """Of a residual and a result in the GLB. Where all may lie side by side, each of these mappings is legal."""
+    shape = replace(SHAPE, sizes=replace(SHAPE.sizes, n=6))
+    box = BOX.replace("h >", "h'' >") if "h'" in mapping else BOX
+    given = parse(mapping.replace("BOX", box), shape.sizes)
+    assert is_legal(replace(shape, one_by_one=True), given, residual=True) == legal
+    assert is_legal(shape, given, residual=True)
+
+
 def test_operands_come_into_the_glb_before_register_files() -> None:
     outside = "weight@glb > h':2 > ifmap@glb*2 > ifmap@rf*2 > k':2 > weight@rf*2 > {h'' > w > c > k''}"
     inside = "weight@glb > h':2 > ifmap@rf*2 > k':2 > ifmap@glb*2 > weight@rf*2 > {h'' > w > c > k''}"

@@ -238,3 +238,36 @@ def test_quant_slices_of_an_input_are_for_the_host_where_layers_run_side_by_side
     arch.write_text(done("arch", "show", "tcpa-4x4").stdout.replace('["Gemm"]', f'["{operator}"]'))
     assert f"has {operator} on the host" in done("check", net, "--arch", arch, "--parallel", "layers").stdout
     done("verify", net, "--arch", arch, "--parallel", "layers")
+
+
+RESIDUALS = {
+    "of a concatenation": [
+        node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[1, 3], pads=[0, 1] * 2),
+        node("Add", ["p", "x"], ["s"]),
+        node("Concat", ["x", "s"], ["y"], axis=1),
+    ],
+    "of channels": [
+        split("x", "3.3"),
+        node("Conv", ["c", "v3"], ["p"], name="p"),
+        node("Add", ["p", "b"], ["y"]),
+    ],
+}
+
+
+def residual_net(name: str, folder: Path) -> Path:
+    """Three images of a sum, and those of its residual, which are at another distance of each other."""
+    nodes = RESIDUALS[name]
+    return save(build(nodes, {"x": (3, 6, 1, 3)}, ["y"], used(nodes)), folder / "net.onnx")
+
+
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_quant_slices_and_parts_are_added_image_by_image(name: str, tmp_path: Path) -> None:
+    """A commit has one start for results and residual. Loops over images move their views."""
+    done("verify", residual_net(name, tmp_path))
+
+
+@pytest.mark.parametrize("mapping", ["n||@rows > k||@cols > ifmap@rf > {w > s}", "k||@cols > ifmap@rf > {n > w > s}"])
+def test_quant_slices_and_parts_are_not_added_with_images_side_by_side(mapping: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f'["p"]\nmapping = "{mapping}"\n')
+    said = refused("compile", residual_net("of a concatenation", tmp_path), "--schedule", tmp_path / "mine.toml")
+    assert "layer p: images of residual and output lie at different distances" in said

@@ -20,6 +20,9 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     If one of residual and output is streamed and the other is not, a commit has one start position for both. Then no
     block of the image and no slice of weights is prefetched across an iteration of a loop over n or k. Blocks of k are
     equal, and have one image.
+
+    If neither is streamed, and their images lie at different distances, loops over n only step through views: in time,
+    in equal parts, outside what PEs hold, and without blocks that are prefetched across their iterations.
     """
     staged = mapping.glb_stages
     outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
@@ -36,10 +39,23 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
         blocks = [shape.sizes.k, *(loop.step for loop in mapping.loops[: alone.depth] if loop.dim == "k")]
         if any(extent % step for extent, step in pairwise(blocks)):
             return False
+    if shape.one_by_one and not {"residual", "output"} & staged.keys() and not _steps_through_images(shape, mapping):
+        return False
     if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
         return False
     turns = {stage.depth for stage in staged.values() if stage.buffers > 1}
     return all(alternates(shape, mapping, depth) for depth in turns)
+
+
+def _steps_through_images(shape: LayerShape, mapping: Mapping) -> bool:
+    """Whether every commit starts in the first image, and loops over n move the views of residual and output."""
+    over = [(number, loop) for number, loop in enumerate(mapping.loops) if loop.dim == "n"]
+    doubled = max((stage.depth for stage in mapping.glb_stages.values() if stage.buffers > 1), default=0)
+    held = min((stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("ifmap", "rf")), default=0)
+    parts = [shape.sizes.n, *(loop.step for _, loop in over)]
+    if any(loop.on or loop.keep or not doubled <= number < held for number, loop in over):
+        return False
+    return not any(extent % step for extent, step in pairwise(parts))
 
 
 def can_run(shape: LayerShape, arch: Arch, mapping: Mapping, residual: bool) -> bool:

@@ -35,7 +35,8 @@ class Operands:
         self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
         # A commit has one start for results and residual. It counts images if the GLB has several images of either.
         homes = {name: home for name, home in layer.tensors.homes().items() if name in OF_COMMIT}
-        self.image = max((home.image for name, home in homes.items() if name not in self.stages), default=0)
+        images = {home.image for name, home in homes.items() if name not in self.stages}
+        self.image, self.one_by_one = max(images, default=0), len(images - {0}) > 1
         if layer.shape.per_position:
             self.glb["output"] = self._output_by_position()
         taps = layer.shape.sizes.r * layer.shape.sizes.s
@@ -175,6 +176,13 @@ class Operands:
             output = replace(output, coordinates={**output.coordinates, "n": images})
         start = self.loops.start(output, at)
         return replace(start, offset=start.offset + (self.buffer(self.doubled, at) if self.doubled else 0))
+
+    def counts_images(self, at: Position) -> bool:
+        """Whether a commit is in several images, or starts in another than that of the views."""
+        output = self.glb["output"]
+        first = replace(output, coordinates={**output.coordinates, "n": AxisStep("lin", 0)})
+        several = at.extent["n"] > 1 or any(loop.dim == "n" for loop, _ in at.space)
+        return several or self.loops.start(first, at) != self.loops.start(output, at)
 
     def _circle(self, name: str) -> int:
         """The words after which the buffers of a view come round; 0 for a single buffer.

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
 
 from cnncc.context import note
 from cnncc.dialects.cnn import ConcatOp, shape
@@ -18,7 +19,7 @@ from cnncc.errors import Finding, Refusal
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import DIMS, Malformed, Mapping, Sizes, mapping_problem
 from cnncc.model.layer_shape import LayerShape, reach
-from cnncc.passes._programs.tensors import uses
+from cnncc.passes._programs.tensors import channels_of, uses
 from cnncc.passes._scheduling.rewrites import Missing, without_single
 from cnncc.window import Window
 
@@ -131,16 +132,32 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     steps, sizes = layer.steps.data, layer.sizes.data
     params = bool(steps.bias) + bool(steps.scale)
     of = (layer.kind.data, sizes, layer.window.data, params)
-    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, _image_apart(layer)))
+    apart = _concatenated_image(layer.result) if sizes.n > 1 else 0
+    one_by_one = sizes.n > 1 and layer.kind.data != "copy" and _lie_differently(layer.result, layer.residual)
+    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, one_by_one))
 
 
-def _image_apart(layer: LayerOp) -> int:
-    """Words from an image of the output to the next, where several are parts of the images of a concatenation."""
-    apart, value = 0, layer.result if layer.sizes.data.n > 1 else None
-    while value:
-        value = next((use.operation.results[0] for use in uses(value) if isinstance(use.operation, ConcatOp)), None)
-        apart = prod(shape(value.type)[1:]) if value else apart
+def _concatenated_image(value: SSAValue) -> int:
+    """Words from an image of a value to the next, where several are parts of the images of a concatenation; else 0."""
+    apart, around = 0, _concatenation(value)
+    while around:
+        apart, around = prod(shape(around.type)[1:]), _concatenation(around)
     return apart
+
+
+def _concatenation(value: SSAValue) -> SSAValue | None:
+    return next((use.operation.results[0] for use in uses(value) if isinstance(use.operation, ConcatOp)), None)
+
+
+def _lie_differently(result: SSAValue, residual: SSAValue | None) -> bool:
+    """Whether the images of a residual are not as far from each other as those of the result."""
+    return residual is not None and _image(residual) != _image(result)
+
+
+def _image(value: SSAValue) -> int:
+    """Words from an image of a value to the next."""
+    whole, _, image = channels_of(value)
+    return _concatenated_image(whole) or image or prod(image_shape(value.type)[1:])
 
 
 def touched(shape: LayerShape) -> LayerShape:
