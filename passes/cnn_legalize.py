@@ -74,7 +74,7 @@ class CnnLegalizePass(ModulePass):
                     pass
         labels = {key for inner in op.walk() if (key := value_key(inner)) is not None}
         placed: set[SSAValue] = set()
-        for candidate in list(op.walk()):
+        for candidate in reversed(list(op.walk())):  # slices of slices first: those around may then stay
             if isinstance(candidate, SliceOp) and not _is_read_in_place(candidate.result):
                 _copy_slice(candidate, labels)
         for candidate in list(op.walk()):

@@ -70,3 +70,17 @@ func.func @slices(%x: tensor<2x6x3x1xi16>) -> tensor<2x1x3x1xi16> {
   %g = cnn.pool "max" %f window <kernel = [1, 1]> label "g" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
   func.return %d : tensor<2x1x3x1xi16>
 }
+
+// Of a slice of a slice the user reads a copy, and of the slice around it none.
+// CHECK: func.func @slice_of_slice
+// CHECK-NEXT: %[[A:.*]] = cnn.slice %x from 0 label "a"
+// CHECK-NEXT: cnn.pool "max" %[[A]] window <kernel = [1, 1]> label "p"
+// CHECK-NEXT: %[[D:.*]] = cnn.slice %[[A]] from 1 label "inner"
+// CHECK-NEXT: %[[D2:.*]] = cnn.pool "max" %[[D]] window <kernel = [1, 1]> label "inner.copy"
+// CHECK-NEXT: func.return %[[D2]]
+func.func @slice_of_slice(%x: tensor<2x6x3x1xi16>) -> tensor<2x1x3x1xi16> {
+  %a = cnn.slice %x from 0 label "a" : tensor<2x6x3x1xi16> -> tensor<2x4x3x1xi16>
+  %p = cnn.pool "max" %a window <kernel = [1, 1]> label "p" : tensor<2x4x3x1xi16> -> tensor<2x4x3x1xi16>
+  %d = cnn.slice %a from 1 label "inner" : tensor<2x4x3x1xi16> -> tensor<2x1x3x1xi16>
+  func.return %d : tensor<2x1x3x1xi16>
+}
