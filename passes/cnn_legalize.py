@@ -125,7 +125,7 @@ def _join_slices(concat: ConcatOp, labels: set[str]) -> None:
             runs[-1].append(value)
         else:
             runs.append([value])
-    before = [*concat.inputs]
+    before = dict.fromkeys(concat.inputs)
     concat.operands = [run[0] if len(run) == 1 else _joined(run, concat, labels) for run in runs]
     for value in before:
         if isinstance(value.owner, SliceOp) and value.first_use is None:

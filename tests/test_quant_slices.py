@@ -96,6 +96,7 @@ CASES = {
         2,
         1,
     ),
+    "all parts twice": ([IMAGE, split("a"), concat(["b", "c", "b", "c"])], 0, 1),
     "two parts of three": (
         [
             IMAGE, split("a", "1.2.3", ("b", "c", "d")), node("Conv", ["d", "v3"], ["e"]), concat(["c", "d", "e"]),
