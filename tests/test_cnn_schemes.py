@@ -126,8 +126,8 @@ NETWORK = """func.func @main(%x: tensor<2x3x8x8xi16>) -> tensor<2x4x4x4xi16> {
        : tensor<2x4x4x4xi16> -> tensor<2x4x4x4xi16>
   %5 = cnn.conv %2 weights @w window <kernel = [1, 1], stride = [2, 2]> label "side"
        : tensor<2x4x8x8xi16> -> tensor<2x4x4x4xi16>
-  %6 = cnn.conv %4 residual %5 : tensor<2x4x4x4xi16> weights @w window <kernel = [1, 1]> label "last"
-       : tensor<2x4x4x4xi16> -> tensor<2x4x4x4xi16>
+  %6 = cnn.conv %4 residual %5 : tensor<2x4x4x4xi16> weights @w window <kernel = [1, 1]>
+       then <factors = "f", add_clamp = [-9, 9]> label "last" : tensor<2x4x4x4xi16> -> tensor<2x4x4x4xi16>
   func.return %6 : tensor<2x4x4x4xi16>
 }
 """
