@@ -155,6 +155,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     return (
         Step("onnx", "onnx-fold-constants"),
         Step("onnx", "onnx-remove-identity"),
+        Step("onnx", "onnx-concat-codes"),
         Step("onnx", FOLD_QDQ),
         Step("onnx", "onnx-matmul-to-conv"),
         Step("onnx", "onnx-fold-affine"),

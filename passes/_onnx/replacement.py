@@ -59,16 +59,16 @@ class Replacement:
 
     def node(
         self, op_type: str, operands: Sequence[SSAValue], dims: Sequence[int],
-        attributes: Mapping[str, Attribute] = {}, old: NodeOp | None = None,
+        attributes: Mapping[str, Attribute] = {}, old: NodeOp | None = None, element: Attribute | None = None,
     ) -> SSAValue:  # fmt: skip
-        """The result of a new node, of the elements of its first operand.
+        """The result of a new node, of elements of a type: that of its first operand without one.
 
         It is called like `old`; without it, after the first of those that are replaced.
         """
         properties: dict[str, Attribute] = {"op_type": StringAttr(op_type)}
         if name := self.names.like(old) if old else self.names.like(self.nodes[0], f".{op_type.lower()}"):
             properties["node_name"] = text_attr(name)
-        kind = TensorType(cast("TensorType[Attribute]", operands[0].type).element_type, [*dims])
+        kind = TensorType(element or cast("TensorType[Attribute]", operands[0].type).element_type, [*dims])
         node = NodeOp.create(operands=operands, result_types=[kind], attributes=attributes, properties=properties)
         Rewriter.insert_op(node, InsertPoint.before(self.nodes[-1]))
         return node.results[0]
