@@ -78,7 +78,7 @@ def test_images_at_two_distances_are_committed_one_by_one(mapping: str, legal: b
     shape = replace(SHAPE, sizes=replace(SHAPE.sizes, n=6))
     box = BOX.replace("h >", "h'' >") if "h'" in mapping else BOX
     given = parse(mapping.replace("BOX", box), shape.sizes)
-    assert is_legal(replace(shape, one_by_one=True), given, residual=True) == legal
+    assert is_legal(replace(shape, residual_apart=True), given, residual=True) == legal
     assert is_legal(shape, given, residual=True)
 
 

@@ -166,10 +166,12 @@ def test_quant_slices_are_read_in_place(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [65536, 900])
 @pytest.mark.parametrize("name", CASES)
 def test_quant_slices_verify(name: str, words: int, tmp_path: Path) -> None:
-    """Every level computes what the one before does, near the model's own result; in blocks from DRAM, too."""
+    """Every level computes what the one before does, near the model's own result; counters are as predicted."""
     model, arch = saved(name, tmp_path), tmp_path / "mine.toml"
     arch.write_text(done("arch", "show", "spatial-8x8").stdout.replace("words = 65536", f"words = {words}"))
     done("verify", model, "--arch", arch, "--images", 2, "--min-sqnr", 40)
+    done("compile", model, "--arch", arch, "-o", tmp_path / "net.cnb")
+    done("estimate", tmp_path / "net.cnb", "--check-counters")
 
 
 @pytest.mark.parametrize(

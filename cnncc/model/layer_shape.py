@@ -47,7 +47,7 @@ class LayerShape:
     - params: parameters (bias, scale) of each output channel; with per_position, of each output position
     - shuffle: the number of groups in which output channels are shuffled
     - image: words from an image of the output to the next where it is part of a larger value; 0 where it is not
-    - one_by_one: whether images of residual and output lie at different distances: PEs commit to one at a time
+    - residual_apart: whether images of residual and output lie at different distances: PEs commit to one at a time
     """
 
     kind: str
@@ -59,7 +59,7 @@ class LayerShape:
     shuffle: int = 1
     per_position: bool = False
     image: int = 0
-    one_by_one: bool = False
+    residual_apart: bool = False
 
     @property
     def is_mac(self) -> bool:

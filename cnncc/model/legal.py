@@ -39,7 +39,11 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
         blocks = [shape.sizes.k, *(loop.step for loop in mapping.loops[: alone.depth] if loop.dim == "k")]
         if any(extent % step for extent, step in pairwise(blocks)):
             return False
-    if shape.one_by_one and not {"residual", "output"} & staged.keys() and not _steps_through_images(shape, mapping):
+    if (
+        shape.residual_apart
+        and not {"residual", "output"} & staged.keys()
+        and not _steps_through_images(shape, mapping)
+    ):
         return False
     if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
         return False

@@ -47,7 +47,7 @@ def _entry(part: Part) -> Json:
             layers = [(_entry(layer) if layer else _load(own)) | _in_group(own) for own, layer in part.plans]
             return {"group": part.label, "layers": layers}
         case LayerPlan(shape=shape):
-            names = ("kind", "params", "ih", "iw", "shuffle", "per_position", "image", "one_by_one")
+            names = ("kind", "params", "ih", "iw", "shuffle", "per_position", "image", "residual_apart")
             plain = {name: getattr(shape, name) for name in names}
             return {
                 "layer": part.label,
@@ -173,8 +173,12 @@ def _layer(entry: Json) -> LayerPlan:
     )
     window = Window(kernel, stride, pad, dilation, *(_whole(given[name]) for name in ("group", "fill", "zero")))
     kind, params, ih, iw, shuffle = entry["kind"], *(_whole(entry[name]) for name in ("params", "ih", "iw", "shuffle"))
-    per_position, image, one_by_one = bool(entry["per_position"]), _whole(entry["image"]), bool(entry["one_by_one"])
-    shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, per_position, image, one_by_one)
+    per_position, image, residual_apart = (
+        bool(entry["per_position"]),
+        _whole(entry["image"]),
+        bool(entry["residual_apart"]),
+    )
+    shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, per_position, image, residual_apart)
     if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
         raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)

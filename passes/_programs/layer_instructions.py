@@ -316,7 +316,7 @@ class LayerInstructions:
         if summed:
             place = self._summed(at, place)
         (pixels, lines, channels), slots = self._committed(at)
-        if self.operands.one_by_one and self.operands.counts_images(at):
+        if self.operands.residual_apart and self.operands.counts_images(at):
             raise self._refuse(
                 "images of residual and output lie at different distances, and a commit has one start for both: loops "
                 "over n in time, in equal parts, outside ifmap@rf"

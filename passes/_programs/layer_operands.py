@@ -36,7 +36,7 @@ class Operands:
         # A commit has one start for results and residual. It counts images if the GLB has several images of either.
         homes = {name: home for name, home in layer.tensors.homes().items() if name in OF_COMMIT}
         images = {home.image for name, home in homes.items() if name not in self.stages}
-        self.image, self.one_by_one = max(images, default=0), len(images - {0}) > 1
+        self.image, self.residual_apart = max(images, default=0), len(images - {0}) > 1
         if layer.shape.per_position:
             self.glb["output"] = self._output_by_position()
         taps = layer.shape.sizes.r * layer.shape.sizes.s

@@ -133,8 +133,8 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     params = bool(steps.bias) + bool(steps.scale)
     of = (layer.kind.data, sizes, layer.window.data, params)
     apart = _concatenated_image(layer.result) if sizes.n > 1 else 0
-    one_by_one = sizes.n > 1 and layer.kind.data != "copy" and _lie_differently(layer.result, layer.residual)
-    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, one_by_one))
+    residual_apart = sizes.n > 1 and layer.kind.data != "copy" and _lie_differently(layer.result, layer.residual)
+    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, residual_apart))
 
 
 def _concatenated_image(value: SSAValue) -> int:
