@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
-from cnncc.dialects.cnn import HostOp, Quant, SliceOp, quants_of, shape
+from cnncc.dialects.cnn import HostOp, Quant, quants_of, shape
 from cnncc.dialects.nest import (
     CoresOp,
     GroupOp,
@@ -31,7 +31,7 @@ from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import HostPart, Part, copies
-from cnncc.passes._programs.tensors import is_read_in_glb, source, staged, uses
+from cnncc.passes._programs.tensors import image_step, is_read_in_glb, source, staged, uses
 from cnncc.passes._programs.tensors import parts as concatenated
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 
@@ -65,16 +65,8 @@ def cores_plan_of(op: CoresOp) -> CoresPlan:
 def _apart(op: LayerOp) -> bool:
     """Whether an operand has several images with gaps between, because they are parts of larger images."""
     values = [op.ifmap, op.result, *([op.residual] if op.residual else [])]
-    block = op.parent_block()
-    inside = concatenated(block) if block else {}
-
-    def whole(value: SSAValue) -> SSAValue:
-        if isinstance(op := source(value).owner, SliceOp):
-            return whole(op.x)
-        return whole(inside[source(value)][0]) if source(value) in inside else value
-
-    images = [(shape(value.type), shape(whole(value).type)) for value in values]
-    return any(own[0] > 1 and prod(own[1:]) != prod(around[1:]) for own, around in images)
+    several = [value for value in values if shape(value.type)[0] > 1]
+    return any(image_step(value) != prod(shape(value.type)[1:]) for value in several)
 
 
 class _Network:

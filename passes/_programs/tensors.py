@@ -79,6 +79,15 @@ def no_scale(name: str) -> Refusal:
     return Refusal(f"output '{name}' is computed as integers, but has no cnn.quant with a scale: give it one")
 
 
+def image_step(value: SSAValue) -> int:
+    """Words from an image of a value to the next: other channels, or other parts of a concatenation, lie between."""
+    whole, _, step = channels_of(value)
+    step = step or prod(shape(value.type)[1:])
+    while whole := next((use.operation.results[0] for use in uses(whole) if isinstance(use.operation, ConcatOp)), None):
+        step = prod(shape(whole.type)[1:])
+    return step
+
+
 def staged(layer: LayerOp) -> set[str]:
     """The operands that the layer stages in the GLB."""
     return set(mapping_of(layer).glb_stages)

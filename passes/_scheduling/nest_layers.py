@@ -10,16 +10,15 @@ from typing import NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
 
 from cnncc.context import note
-from cnncc.dialects.cnn import ConcatOp, shape
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import GroupOp, LayerOp, build_nest, group_layers, image_shape, label_of, mapping_of, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import DIMS, Malformed, Mapping, Sizes, mapping_problem
 from cnncc.model.layer_shape import LayerShape, reach
-from cnncc.passes._programs.tensors import channels_of, uses
+from cnncc.passes._programs.tensors import image_step
 from cnncc.passes._scheduling.rewrites import Missing, without_single
 from cnncc.window import Window
 
@@ -132,32 +131,11 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     steps, sizes = layer.steps.data, layer.sizes.data
     params = bool(steps.bias) + bool(steps.scale)
     of = (layer.kind.data, sizes, layer.window.data, params)
-    apart = _concatenated_image(layer.result) if sizes.n > 1 else 0
-    residual_apart = sizes.n > 1 and layer.kind.data != "copy" and _lie_differently(layer.result, layer.residual)
+    step = image_step(layer.result) if sizes.n > 1 else 0
+    apart = step if step != prod(shape(layer.result.type)[1:]) else 0
+    adds_others = sizes.n > 1 and layer.residual is not None and image_step(layer.residual) != step
+    residual_apart = adds_others and layer.kind.data != "copy"
     return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, residual_apart))
-
-
-def _concatenated_image(value: SSAValue) -> int:
-    """Words from an image of a value to the next, where several are parts of the images of a concatenation; else 0."""
-    apart, around = 0, _concatenation(value)
-    while around:
-        apart, around = prod(shape(around.type)[1:]), _concatenation(around)
-    return apart
-
-
-def _concatenation(value: SSAValue) -> SSAValue | None:
-    return next((use.operation.results[0] for use in uses(value) if isinstance(use.operation, ConcatOp)), None)
-
-
-def _lie_differently(result: SSAValue, residual: SSAValue | None) -> bool:
-    """Whether the images of a residual are not as far from each other as those of the result."""
-    return residual is not None and _image(residual) != _image(result)
-
-
-def _image(value: SSAValue) -> int:
-    """Words from an image of a value to the next."""
-    whole, _, image = channels_of(value)
-    return _concatenated_image(whole) or image or prod(image_shape(value.type)[1:])
 
 
 def touched(shape: LayerShape) -> LayerShape:
