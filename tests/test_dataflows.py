@@ -397,6 +397,15 @@ def outputs_on_lanes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
     return with_loop(drawn.mapping, depth, replace(drawn.mapping.loops[depth], on="lanes")), drawn.arch
 
 
+def many_buffers(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
+    """An array whose register files have fewer halves than a stage says."""
+    staged = [stage for stage in drawn.mapping.stages if stage.memory == "rf" and stage.buffers > 1]
+    if not staged:
+        return None
+    key = f"{rng.choice(staged).operand}_halves"
+    return drawn.mapping, replace(drawn.arch, pe=replace(drawn.arch.pe, **{key: 1}))
+
+
 Flaw = Callable[[Random, Drawn], tuple[Mapping, Arch] | None]
 FLAWS: dict[str, tuple[Flaw, str]] = {
     "steps that fall": (too_long, "(NEST-1)"),
@@ -406,6 +415,7 @@ FLAWS: dict[str, tuple[Flaw, str]] = {
     "links to the east": (across_columns, "no link from west to east"),
     "links to the south": (no_links, "no links.south"),
     "room in a PE": (small_files, "a PE is to hold more words than it has"),
+    "halves enough": (many_buffers, "is in more buffers than a register file has"),
     "PEs enough": (few_pes, "side by side do not fit"),
     "lanes enough": (few_lanes, "products at a time are more than pe.lanes"),
     "banks": (no_banks, "no pe.lane_sums"),

@@ -53,12 +53,17 @@ def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[F
 
 
 def file_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
-    """Register files that are too small for what is staged in them, and for the box."""
+    """Register files that are too small for what is staged in them, and for the box; too many buffers in them."""
     for key, needed in file_words(shape, arch, mapping.loops, mapping.stages).items():
         if needed > (has := int(getattr(arch.pe, key))):
             what = "a PE is to hold more words than it has"
             help_ = f"smaller tiles in the box and inside stages in rf, or {key} of at least {needed}"
             yield Finding(what, resource=f"pe.{key}", value=needed, limit=has, help=help_)
+    for stage in mapping.stages:
+        key = f"{stage.operand}_halves"
+        if stage.memory == "rf" and stage.buffers > (has := int(getattr(arch.pe, key))):
+            what, help_ = f"{stage.operand} is in more buffers than a register file has", f"{stage.operand}@rf*{has}"
+            yield Finding(what, resource=f"pe.{key}", value=stage.buffers, limit=has, help=help_)
 
 
 def refuse_any(findings: Iterator[Finding], where: str = "") -> None:
