@@ -17,7 +17,16 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from xdsl.dialects.builtin import I64, ArrayAttr, IntegerAttr, IntegerType, StringAttr, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import (
+    I64,
+    ArrayAttr,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+    UnitAttr,
+)
 from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.irdl import (
     IRDLOperation,
@@ -297,15 +306,23 @@ class ConcatOp(IRDLOperation):
 
         %3 = cnn.concat %0, %1, %2 label "cat" : (tensor<1x4x3x3xi16>, …) -> tensor<1x12x3x3xi16>
 
-    Source: ONNX Concat-13 with axis = 1.
+    Interleaved, with G operands: result[n, k * G + g, …] = operand g[n, k, …], as a channel shuffle by G puts them.
+
+        %3 = cnn.concat %0, %1, %2 interleaved label "cat" : (tensor<1x4x3x3xi16>, …) -> tensor<1x12x3x3xi16>
+
+    Source: ONNX Concat-13 with axis = 1; ShuffleNet V2 (Ma et al., 2018) shuffles a concatenation of two halves.
     """
 
     name = "cnn.concat"
     inputs = var_operand_def(TensorType)
+    interleaved = opt_prop_def(UnitAttr)
     label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$inputs (`label` $label^)? attr-dict `:` `(` type($inputs) `)` `->` type($result)"
+    assembly_format = (
+        "$inputs (`interleaved` $interleaved^)? (`label` $label^)? attr-dict `:` `(` type($inputs) `)` `->` "
+        "type($result)"
+    )
 
     def verify_(self) -> None:
         shapes = [shape(value.type) for value in self.inputs]
@@ -315,6 +332,8 @@ class ConcatOp(IRDLOperation):
         rest = {(len(dims), dims[:1], dims[2:]) for dims in (*shapes, whole)}
         if len(rest) > 1 or sum(dims[1] for dims in shapes) != whole[1]:
             raise VerifyException(f"cnn.concat: the shapes {shapes} along dim 1 do not make {whole}")
+        if self.interleaved is not None and len(set(shapes)) > 1:
+            raise VerifyException(f"cnn.concat: the shapes {shapes} differ, so that their channels do not interleave")
 
 
 @irdl_op_definition

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnitAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -57,6 +57,13 @@ class CnnLegalizePass(ModulePass):
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"
 
+    A shuffle of a concatenation of G equal operands, by G, is that concatenation interleaved: each operand is computed
+    channel by channel in its places, and nothing is shuffled. Its operands have no other readers, and are no sums
+    that stream past the array, nor concatenations; others are copied.
+
+        %2 = cnn.concat %0, %1 label "cat"            ->   %3 = cnn.concat %0, %1 interleaved label "s"
+        %3 = cnn.shuffle %2 groups 2 label "s"
+
     Slices that follow each other in a value and among these operands are one operand, which may be the whole value.
     """
 
@@ -68,6 +75,8 @@ class CnnLegalizePass(ModulePass):
             match candidate:
                 case ClampOp() | RequantOp():
                     _legalize(candidate, candidate.by)
+                case ShuffleOp() if _is_of_operands(candidate):
+                    _interleave(candidate)
                 case ShuffleOp():
                     _legalize(candidate, StepsAttr(Steps(shuffle=candidate.groups.value.data)))
                 case _:
@@ -91,6 +100,28 @@ def _legalize(op: ClampOp | RequantOp | ShuffleOp, steps: StepsAttr) -> None:
         operands=[op.x], properties=properties, attributes=dict(op.attributes), result_types=[op.result.type]
     )
     Rewriter.replace_op(op, pool)
+
+
+def _is_of_operands(shuffle: ShuffleOp) -> bool:
+    """Whether a shuffle takes the channels of the operands of a concatenation in turn, and alone reads it."""
+    concat = shuffle.x.owner
+    if not isinstance(concat, ConcatOp) or concat.interleaved is not None or not concat.result.has_one_use():
+        return False
+    return len(concat.inputs) == shuffle.groups.value.data and len({value.type for value in concat.inputs}) == 1
+
+
+def _interleave(shuffle: ShuffleOp) -> None:
+    """Let the concatenation before a shuffle interleave its operands."""
+    concat = shuffle.x.owner
+    assert isinstance(concat, ConcatOp)
+    together = ConcatOp.create(
+        operands=concat.inputs,
+        properties={"interleaved": UnitAttr(), **({"label": shuffle.label} if shuffle.label else {})},
+        attributes=dict(shuffle.attributes),
+        result_types=[shuffle.result.type],
+    )
+    Rewriter.replace_op(shuffle, together)
+    Rewriter.erase_op(concat)
 
 
 def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:
@@ -158,7 +189,8 @@ def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -
     """Copy the operands of `concat` that cannot be computed in their place. placed: values with a place so far."""
     for index, value in enumerate(concat.inputs):
         source = _source(value)
-        if source is None or source in placed or not _is_free(source):
+        alone = concat.interleaved is None or (source is value and _is_alone(value))
+        if source is None or source in placed or not _is_free(source) or not alone:
             concat.operands[index] = source = _copied(
                 value, concat, free_name(f"{value_key(concat)}.copy{index}", labels)
             )
@@ -173,6 +205,11 @@ def _is_free(source: SSAValue) -> bool:
     A value that user or host share is a tensor of its own.
     """
     return isinstance(source.owner, ConvOp | PoolOp | AddOp | ConcatOp) and _is_read_in_place(source)
+
+
+def _is_alone(value: SSAValue) -> bool:
+    """Whether nothing else reads a value, which is neither a concatenation nor a sum that streams past the array."""
+    return isinstance(value.owner, ConvOp | PoolOp) and value.has_one_use()
 
 
 def _source(value: SSAValue) -> SSAValue | None:

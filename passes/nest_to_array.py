@@ -108,6 +108,12 @@ class _Lowering:
         ops: list[Operation] = []
         for i, (tensor, value) in enumerate(values):
             dram, glb, home = f"dram{i}", f"glb{i}", self.tensors.home("glb", value)
+            _, _, rows, cols = image_shape(value.type)
+            if home.plane != rows * cols:
+                raise Refusal(
+                    f"{label}: {home.tensor} is interleaved with others, so that it is not moved as a whole; "
+                    f"cnn-legalize copies such parts"
+                )
             words = prod(shape(value.type))
             images = 1 if home.image == prod(shape(value.type)[1:]) else shape(value.type)[0]
             steps = (0, 0) if images == 1 else (words // images, home.image)

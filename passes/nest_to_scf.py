@@ -169,12 +169,13 @@ class _StandardNetwork:
         return self.emit.add(memref.ReinterpretCastOp.from_dynamic(self.values[op.x], [0], sizes, strides, kind))
 
     def concat(self, op: ConcatOp) -> SSAValue:
-        """The operands, copied one after the other."""
+        """The operands, copied to their channels of the result."""
         memory = self.result(op)
-        first = 0
+        first, apart = 0, 1 if op.interleaved is None else len(op.inputs)
         for value in op.inputs:
-            self.copy(Buffer(self.values[value]), Buffer(memory, _channels(first)), dims := shape(value.type))
-            first += dims[1]
+            target, dims = Buffer(memory, _channels(first)), shape(value.type)
+            self.copy(Buffer(self.values[value]), target, dims, apart)
+            first += dims[1] if apart == 1 else 1
         return memory
 
     def slice(self, op: SliceOp) -> SSAValue:
@@ -183,10 +184,11 @@ class _StandardNetwork:
         self.copy(Buffer(self.values[op.x], _channels(op.first.value.data)), Buffer(memory), shape(op.result.type))
         return memory
 
-    def copy(self, source: Buffer, target: Buffer, dims: tuple[int, ...]) -> None:
-        """Loops that copy so many elements."""
+    def copy(self, source: Buffer, target: Buffer, dims: tuple[int, ...], apart: int = 1) -> None:
+        """Loops that copy so many elements. apart: how far the target's channels lie apart."""
         with self.emit.loops([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
-            self.emit.store(self.emit.load(source, at), target, at)
+            n, k, *pixel = at
+            self.emit.store(self.emit.load(source, at), target, [n, k * apart, *pixel])
 
 
 def _channels(first: int) -> tuple[Index, ...]:

@@ -277,7 +277,9 @@ def _concat(graph: Graph) -> None:
     channels = sum(graph.dims[name][1] for name in (x, *others))
     n, _, *rest = graph.dims[x]
     if len(rest) == 0 or channels <= MOST_CHANNELS:
-        graph.add("Concat", [x, *others], (n, channels, *rest), axis=graph.one([1, -1 - len(rest)]))
+        whole = graph.add("Concat", [x, *others], (n, channels, *rest), axis=graph.one([1, -1 - len(rest)]))
+        if len(rest) == 2 and all(graph.dims[name] == graph.dims[x] for name in others):
+            shuffle(graph, whole, 1 + len(others))
 
 
 def _slice(graph: Graph) -> None:

@@ -142,6 +142,28 @@ def test_predict_images_that_were_pixels(tmp_path: Path) -> None:
     check(start_compilation(path, CompileOptions("spatial-4x4")))
 
 
+def test_predict_images_of_channels_that_are_interleaved(tmp_path: Path) -> None:
+    """They have no gaps: channels of the other value lie between those of an image, too. One transfer is enough."""
+    text = """g (float[3, 4, 4, 4] x) => (float[3, 8, 4, 4] y) {
+        a = Conv <kernel_shape = [1, 1]> (x, w)
+        b = Conv <kernel_shape = [1, 1]> (x, v)
+        c = Concat <axis = 1> (a, b)
+        d = Reshape (c, five)
+        e = Transpose <perm = [0, 2, 1, 3, 4]> (d)
+        f = Reshape (e, four)
+        y = MaxPool <kernel_shape = [1, 1]> (f)
+    }"""
+    weights = {"w": noise(1, 4, 4, 1, 1), "v": noise(2, 4, 4, 1, 1)}
+    network = model(text, **weights, five=np.array([3, 2, 4, 4, 4]), four=np.array([3, 8, 4, 4]))
+    for node in network.graph.node:
+        node.name = node.output[0]
+    schedule = tmp_path / "schedule.toml"
+    blocks = "h':2 > ifmap@glb > output@glb*2 > n > h'' > k||4@cols > ifmap@rf*2 > {w > c}"
+    schedule.write_text(f'["a"]\nmapping = "{blocks}"\n')
+    options = CompileOptions(str(array_file(tmp_path, "4x4", glb_words=4096)), schedule=str(schedule))
+    check(start_compilation(save(network, tmp_path / "net.onnx"), options))
+
+
 def check_mapping(drawn: Drawn, folder: Path) -> None:
     """The same of one layer; alone it takes as long as there."""
     module, ctx = unmapped(drawn.case)

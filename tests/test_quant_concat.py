@@ -73,6 +73,8 @@ def shuffle(source: str, result: str, groups: int, channels: int) -> tuple:
 SHUFFLED, SHAPES = shuffle("c", "s", 3, 6)
 AGAIN, MORE_SHAPES = shuffle("s", "y", 2, 6)
 S = {"w6": normal(6, 3, 3, 3), **SHAPES, **MORE_SHAPES}
+HALVES, HALVES_SHAPES = shuffle("c", "y", 2, 8)
+THIRDS, THIRDS_SHAPES = shuffle("c", "s", 3, 9)
 
 CASES = {
     "branches": ([same("a"), same("b", "v"), concat(["a", "b"])], V),
@@ -126,6 +128,25 @@ CASES = {
             node("Add", ["s", "c"], ["y"]),
         ],
         {**S, "w2": normal(6, 1, 3, 3)},
+    ),
+    "shuffle of two halves": ([same("a", "v"), same("b", "w4"), concat(["a", "b"], "c"), *HALVES],
+                              {**V, "w4": normal(4, 3, 3, 3), **HALVES_SHAPES}),
+    "shuffle of a conv, a sum and a pool per position, as a part": (
+        [
+            same("a", "w3"), node("Add", ["a", "x"], ["t"]), node("Conv", ["x", "w3"], ["b"], auto_pad="SAME_UPPER"),
+            node("AveragePool", ["x"], ["g"], kernel_shape=[3, 3], pads=[1] * 4), concat(["b", "t", "g"], "c"), *THIRDS,
+            same("d"), concat(["d", "s"]),
+        ],
+        {**V, "w3": normal(3, 3, 3, 3), **THIRDS_SHAPES},
+    ),
+    "shuffle of a value that others read, an input and a slice": (
+        [
+            same("a", "w3"), node("Relu", ["a"], ["r"]), same("l", "w4"),
+            node("Slice", ["l", "one", "four", "axis"], ["q"]), concat(["r", "x", "q"], "c"), *THIRDS,
+            concat(["r", "s"]),
+        ],
+        {"w3": normal(3, 3, 3, 3), "w4": normal(4, 3, 3, 3), **THIRDS_SHAPES,
+         "one": np.array([1]), "four": np.array([4]), "axis": np.array([1])},
     ),
     "shuffles of an input, a sum and a pool": (
         [
@@ -314,12 +335,15 @@ def test_quant_concat_shuffle_is_fused_last() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words", "dataflow"),
-    [*((name, words, "auto") for name in CASES for words in (65536, 900)), ("branches", 65536, "nlr")],
+    [
+        *((name, words, "auto") for name in CASES for words in (65536, 900)),
+        *((name, 65536, "nlr") for name in ("branches", "shuffle of two halves")),
+    ],
 )
 def test_quant_concat_runs_from_the_binary(name: str, words: int, dataflow: str, tmp_path: Path) -> None:
     """Parts of tensors and shuffled channels, in the GLB and in blocks from DRAM: the integers of the cnn level.
 
-    By `nlr`, partial sums lie as far apart as the images of the whole.
+    By `nlr`, partial sums lie as far apart as the images of the whole. Their channels follow each other.
     """
     inputs = [np.random.default_rng(3).integers(-100, 100, (4, 3, 9, 7))]
     text = (PRESETS / "spatial-8x8.toml").read_text()
@@ -383,6 +407,74 @@ def test_a_part_that_edited_ir_reads_as_other_images_is_refused(monkeypatch: pyt
     compilation = Compilation(ctx, module, Settings(load_arch("spatial-8x8"), "spatial-8x8", 16, groups="none"))
     with pytest.raises(Refusal, match="is part of .*: its 2 images cannot be read as 1"):
         compilation.run("array")
+
+
+INTERLEAVED = f"""
+    %a = cnn.pool "max" %x window <kernel = [1, 1]> label "a" : {(PART := "tensor<2x2x4x3xi16>")} -> {PART}
+    %b = cnn.pool "max" %y window <kernel = [3, 3], pad = [1, 1, 1, 1]> label "b" : {PART} -> {PART}
+    %c = cnn.concat %a, %b interleaved label "c" : ({PART}, {PART}) -> {(TWO := "tensor<2x4x4x3xi16>")}
+    %d = cnn.pool "max" %c window <kernel = [2, 1]> label "d" : {TWO} -> tensor<2x4x3x3xi16>
+"""
+OF_OTHER_ROWS = f"""
+    %r = cnn.reshape %x label "r" : {PART} -> {(OTHER := "tensor<2x4x2x3xi16>")}
+    %p = cnn.pool "max" %r window <kernel = [1, 1]> label "p" : {OTHER} -> {OTHER}
+    %a = cnn.reshape %p label "a" : {OTHER} -> {PART}
+"""
+WITHOUT_A = INTERLEAVED[INTERLEAVED.index("%b") :]
+OF_A_SUM = f'%a = cnn.add %x residual %y : {PART} then <factors = "f"> label "a" : {PART} -> {PART} {WITHOUT_A}'
+NESTED = f"""{INTERLEAVED}
+    %g = cnn.pool "max" %c window <kernel = [1, 1]> label "g" : {TWO} -> {TWO}
+    %e = cnn.concat %c, %g interleaved label "e" : ({TWO}, {TWO}) -> tensor<2x8x4x3xi16>
+"""
+SLICE_OF_A = '%e = cnn.slice %a from {} label "e" : ' + f"{PART} -> tensor<2x1x4x3xi16>"
+READ_E = '%f = cnn.pool "max" %e window <kernel = [1, 1]> label "f" : {0} -> {0}'
+
+
+@pytest.mark.parametrize(
+    ("body", "result", "refusal"),
+    [
+        (INTERLEAVED, "%d : tensor<2x4x3x3xi16>", ""),
+        (INTERLEAVED, f"%c : {TWO}", ""),
+        (f"{INTERLEAVED} {READ_E.format(PART).replace('%e', '%a')}", f"%f : {PART}", ""),
+        (f"{INTERLEAVED} %e = cnn.concat %c, %x label \"e\" : ({TWO}, {PART}) -> tensor<2x6x4x3xi16>",
+         "%e : tensor<2x6x4x3xi16>", ""),
+        (INTERLEAVED, f"%a : {PART}", "is interleaved with others, so that it is not moved as a whole"),
+        (INTERLEAVED.replace("%a, %b", "%x, %b"), f"%c : {TWO}", "is interleaved with others, so that it is not moved"),
+        (f"{INTERLEAVED} {SLICE_OF_A.format(1)} {READ_E.format('tensor<2x1x4x3xi16>')}", "%f : tensor<2x1x4x3xi16>",
+         "tensor a.glb is interleaved with others in c.glb: no slice or reshape of it is read"),
+        (f"{INTERLEAVED} {SLICE_OF_A.format(0)} {READ_E.format('tensor<2x1x4x3xi16>')}", "%f : tensor<2x1x4x3xi16>",
+         "tensor a.glb is interleaved with others in c.glb: no slice or reshape of it is read"),
+        (f"{INTERLEAVED} %e = cnn.reshape %a label \"e\" : {PART} -> {OTHER} {READ_E.format(OTHER)}", f"%f : {OTHER}",
+         "tensor a.glb is interleaved with others in c.glb: no slice or reshape of it is read"),
+        (f"{OF_OTHER_ROWS} {WITHOUT_A}", f"%c : {TWO}", "'c' interleaves the channels of a reshape"),
+        (NESTED, "%e : tensor<2x8x4x3xi16>", "concatenation c.glb is interleaved with others"),
+        (OF_A_SUM, f"%c : {TWO}", "layer a: channels that are interleaved with others do not stream past the array"),
+    ],
+)  # fmt: skip
+def test_quant_concat_interleaved_by_hand(body: str, result: str, refusal: str) -> None:
+    """What layers can do is computed; what `cnn-legalize` copies otherwise is refused."""
+    name, kind = result.split(" : ")
+    ctx, arch = new_context(), load_arch("spatial-8x8")
+    factors = ctx.weights.add(np.array([1.0, 1.0, 0.0], np.float32))
+    quant = "cnn.quant = #cnn.quant<scale = 1.0>"
+    text = f"""builtin.module attributes {{{DONE} = "cnn-legalize"}} {{
+        weights.global @f : tensor<3xf32> = #weights.ref<"{factors}">
+        func.func @main(%x : {PART} {{onnx.name = "x", {quant}}}, %y : {PART} {{onnx.name = "y", {quant}}})
+            -> ({kind} {{onnx.name = "z", {quant}}}) {{ {body} func.return {name} : {kind} }} }}"""
+    module = Parser(ctx, text).parse_module()
+    images = [np.random.default_rng(seed).integers(-100, 100, (2, 2, 4, 3)) for seed in (3, 4)]
+    want, _ = evaluate(module, ctx.weights, images)
+    compilation = Compilation(ctx, module, Settings(arch, "spatial-8x8", 16, groups="none"))
+    if refusal:
+        with pytest.raises(Refusal) as refused:
+            compilation.run("array")
+        assert refusal in f"{refused.value} {refused.value.findings}"
+        return
+    compilation.run("array")
+    results = [array.evaluate(module, ctx.weights, arch, images)[0]]
+    compilation.run("isa")
+    results.append(isa.evaluate(module, ctx.weights, arch, images)[0])
+    assert all(np.array_equal(got, want[0]) for (got,) in results)
 
 
 @pytest.mark.parametrize(

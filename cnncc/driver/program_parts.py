@@ -31,7 +31,7 @@ from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import HostPart, Part, copies
-from cnncc.passes._programs.tensors import image_step, is_read_in_glb, source, staged, uses
+from cnncc.passes._programs.tensors import image_step, is_read_in_glb, planes_apart, source, staged, uses
 from cnncc.passes._programs.tensors import parts as concatenated
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 
@@ -63,10 +63,13 @@ def cores_plan_of(op: CoresOp) -> CoresPlan:
 
 
 def _apart(op: LayerOp) -> bool:
-    """Whether an operand has several images with gaps between, because they are parts of larger images."""
+    """Whether an operand has several images with gaps between, because they are parts of larger images.
+
+    Channels that are interleaved with others lie as far apart within an image as from image to image.
+    """
     values = [op.ifmap, op.result, *([op.residual] if op.residual else [])]
     several = [value for value in values if shape(value.type)[0] > 1]
-    return any(image_step(value) != prod(shape(value.type)[1:]) for value in several)
+    return any(image_step(value) != planes_apart(value) * prod(shape(value.type)[1:]) for value in several)
 
 
 class _Network:

@@ -178,7 +178,8 @@ class _Run:
             case ClampOp():
                 return [np.clip(self.values[op.x], op.by.data.clamp[0], op.by.data.clamp[1])]
             case ConcatOp():
-                return [np.concatenate([self.values[value] for value in op.inputs], axis=1)]
+                together = np.concatenate([self.values[value] for value in op.inputs], axis=1)
+                return [shuffle_channels(together, 1 if op.interleaved is None else len(op.inputs))]
             case SliceOp():
                 first = op.first.value.data
                 return [self.values[op.x][:, first : first + shape(op.result.type)[1]]]

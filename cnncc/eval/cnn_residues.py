@@ -188,6 +188,8 @@ class _Run:
             case ConcatOp():
                 parts = [self.operand(value, op) for value in op.inputs]
                 together = np.concatenate([part.residues for part in parts], axis=2)
+                if op.interleaved is not None:
+                    together = np.stack([shuffle_channels(each, len(parts)) for each in together])
                 result = Polynomials(together, max(part.degree for part in parts))
             case SliceOp():
                 x, first = self.operand(op.x, op), op.first.value.data

@@ -89,7 +89,8 @@ class Operands:
     def _output_by_position(self) -> Operand:
         sizes, stage, images = self.layer.shape.sizes, self.stages.get("output"), self.glb["output"].coordinates["n"]
         block = buffer_block(self.layer, stage) if stage else ActivationBlock(1, sizes.k, sizes.h, sizes.w, True, True)
-        along = {"k": self._channel(block.plane, "lin"), "h": AxisStep("k", block.cols), "w": AxisStep("k", 1)}
+        plane = block.plane if stage else self.layer.tensors.output.plane
+        along = {"k": self._channel(plane, "lin"), "h": AxisStep("k", block.cols), "w": AxisStep("k", 1)}
         return Operand({"n": images, **along}, stage.depth if stage else 0)
 
     def _weight(self, channel_words: int, depth: int) -> Operand:
@@ -116,7 +117,8 @@ class Operands:
         if tensor := self.layer.tensors.buffers.get("sums"):
             output = next(view for view in views if view.name == "output")
             wrap = self.buffer_words(self.doubled) if self.doubled else output.wrap
-            views.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
+            plane = (output.ring_y or output.height) * output.pitch  # channels of sums follow each other
+            views.append(replace(output, name="sums", tensor=tensor, plane=plane, wrap=wrap))
         return views
 
     def _activation_views(self, name: str, home: ActivationLayout) -> list[A.View]:

@@ -45,6 +45,11 @@ class _StreamProgram:
             problem = "stages of an elementwise layer have one buffer or two, those of its inputs as many"
         elif self.of_inputs > 1 == self.of_output:
             problem = "inputs of an elementwise layer have two buffers only where its output has"
+        elif any(
+            home.plane != self.layer.shape.sizes.h * self.layer.shape.sizes.w
+            for home in self.layer.tensors.homes().values()
+        ):
+            problem = "channels that are interleaved with others do not stream past the array: cnn-legalize copies them"
         elif self.twice and _apart(self.layer):
             problem = "images that lie apart move through one buffer in an elementwise layer, not two"
         elif (copies := self.order.copies(0, self.order.peeled, self.order.sizes)) > MOST_BODIES:

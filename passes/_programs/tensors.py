@@ -6,9 +6,9 @@
 | result of any other layer | GLB |
 | result of a host segment, input of the network | DRAM, and the GLB too if a layer reads it there |
 
-The operands of a concatenation are parts of its tensor, so that nothing is copied. Strips of columns are parts, too:
-joined strips of the tensor of the result, strips that are read of the tensor of the whole value. So are channels that
-are sliced, of the tensor of the whole value.
+The operands of a concatenation are parts of its tensor, so that nothing is copied: one after the other, or interleaved
+channel by channel. Strips of columns are parts, too: joined strips of the tensor of the result, strips that are read of
+the tensor of the whole value. So are channels that are sliced, of the tensor of the whole value.
 """
 
 from __future__ import annotations
@@ -88,6 +88,12 @@ def image_step(value: SSAValue) -> int:
     return step
 
 
+def planes_apart(value: SSAValue) -> int:
+    """Channels of the whole from a channel of a value to the next: as many as values are interleaved, or 1."""
+    concats = (use.operation for use in uses(value) if isinstance(use.operation, ConcatOp))
+    return next((len(op.inputs) for op in concats if op.interleaved is not None), 1)
+
+
 def staged(layer: LayerOp) -> set[str]:
     """The operands that the layer stages in the GLB."""
     return set(mapping_of(layer).glb_stages)
@@ -138,7 +144,8 @@ class PartOf(NamedTuple):
     """A value that is written into another one, from word `offset` of an image on.
 
     Attributes:
-        plane, pitch   words between its channels, its rows; 0 if it is not columns of the whole
+        plane          words between its channels; 0 if they follow each other
+        pitch          words between its rows; 0 if it is not columns of the whole
         image          words between its images; 0 if these are not strips of one image of the whole
     """
 
@@ -150,11 +157,13 @@ class PartOf(NamedTuple):
 
 
 def parts(block: Block) -> dict[SSAValue, PartOf]:
-    """What the operands of concatenations, and columns that are joined, are parts of. Raises Refusal for a slice."""
+    """What the operands of concatenations, and columns that are joined, are parts of. Raises Refusal for other words."""
     parts: dict[SSAValue, PartOf] = {}
     for op in block.ops:
+        if not isinstance(op, ConcatOp | JoinOp):
+            continue
         at = 0
-        for operand in op.operands if isinstance(op, ConcatOp | JoinOp) else ():
+        for operand in op.operands:
             images, _, rows, cols = image_shape(op.results[0].type)
             if isinstance(op, JoinOp):
                 count, *_, own = image_shape(operand.type)
@@ -162,8 +171,14 @@ def parts(block: Block) -> dict[SSAValue, PartOf]:
                 at += count // images * own
             elif isinstance(source(operand).owner, SliceOp):
                 raise Refusal(f"'{value_key(op) or op.name}' has a slice as operand; cnn-legalize copies such operands")
+            elif op.interleaved is not None:
+                if image_shape(source(operand).type) != image_shape(operand.type):
+                    what = f"'{value_key(op) or op.name}' interleaves the channels of a reshape"
+                    raise Refusal(f"{what}; cnn-legalize copies such operands")
+                parts[source(operand)] = PartOf(op.result, at, len(op.inputs) * rows * cols)
+                at += rows * cols
             else:
-                parts[source(operand)] = PartOf(op.results[0], at)
+                parts[source(operand)] = PartOf(op.result, at)
                 at += prod(shape(operand.type)[1:])
     return parts
 
@@ -211,6 +226,12 @@ class ArrayTensors:
             )
         # What no layer reads or writes may have more than four dims.
         image, plane = tensor.image or image or prod(shape(columns.type)[1:]), tensor.plane or rows * cols
+        interleaved = tensor.plane and not tensor.pitch
+        if interleaved and (offset or (*tensor.shape, 1, 1)[1:4] != image_shape(columns.type)[1:]):
+            raise Refusal(
+                f"tensor {tensor.name} is interleaved with others in {tensor.part_of}: no slice or reshape of it is "
+                f"read; cnn-legalize copies such parts"
+            )
         home = self.part(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), offset, "words")
         home = self.part(home, first, "columns")
         return replace(home, image=apart) if apart else home
@@ -263,7 +284,14 @@ class ArrayTensors:
                 assert isinstance(owner, ConcatOp | JoinOp)
                 whole = self.place(memory, part.whole, owner.label.data if owner.label else "joined")
                 image = part.image or self.declared[whole].image or prod(shape(part.whole.type)[1:])
-                places = {"offset": part.offset, "image": image, "plane": part.plane, "pitch": part.pitch}
+                plane = part.plane
+                if apart := self.declared[whole].plane:  # the whole is interleaved with others itself
+                    if isinstance(owner, ConcatOp):
+                        raise Refusal(
+                            f"concatenation {whole} is interleaved with others; cnn-legalize copies such parts"
+                        )
+                    plane = apart
+                places = {"offset": part.offset, "image": image, "plane": plane, "pitch": part.pitch}
                 tensor = replace(tensor, part_of=whole, **places)
             self.places[memory, value] = self.declare(tensor)
         return self.places[memory, value]

@@ -187,6 +187,14 @@ func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x3xi16>) {
 
 // -----
 
+// CHECK: cnn.concat: the shapes [(1, 2), (1, 3)] differ, so that their channels do not interleave
+func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x3xi16>) {
+  %0 = cnn.concat %x, %y interleaved : (tensor<1x2xi16>, tensor<1x3xi16>) -> tensor<1x5xi16>
+  func.return
+}
+
+// -----
+
 // CHECK: cnn.concat: 1 operands make (4,), not n c, n c h or n c h w
 func.func @main(%x: tensor<4xi16>) {
   %0 = cnn.concat %x : (tensor<4xi16>) -> tensor<4xi16>

@@ -44,6 +44,28 @@ func.func @concat(%x: tensor<1x4x3x1xi16>, %y: tensor<1x4x3x1xi16>, %z: tensor<1
   func.return
 }
 
+// A shuffle of a concatenation interleaves its operands: what a layer computes for it alone, a copy of what others read,
+// too, and a copy of a sum. By another number of groups it stays a layer.
+// CHECK: func.func @interleaved
+// CHECK-NEXT: %[[A:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "a"
+// CHECK-NEXT: %[[B:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "b"
+// CHECK-NEXT: %[[D:.*]] = cnn.add %[[B]] residual %x
+// CHECK-NEXT: %[[B2:.*]] = cnn.pool "max" %[[B]] window <kernel = [1, 1]> label "s.copy1"
+// CHECK-NEXT: %[[D2:.*]] = cnn.pool "max" %[[D]] window <kernel = [1, 1]> label "s.copy2"
+// CHECK-NEXT: %[[S:.*]] = cnn.concat %[[A]], %[[B2]], %[[D2]] interleaved label "s"
+// CHECK-NEXT: %[[E:.*]] = cnn.concat %[[S]] label "e"
+// CHECK-NEXT: cnn.pool "max" %[[E]] window <kernel = [1, 1]> then <shuffle = 2> label "t"
+func.func @interleaved(%x: tensor<1x4x3x1xi16>) {
+  %a = cnn.pool "max" %x window <kernel = [1, 1]> label "a" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+  %b = cnn.pool "max" %x window <kernel = [1, 1]> label "b" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+  %d = cnn.add %b residual %x : tensor<1x4x3x1xi16> then <factors = "f"> label "d" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+  %c = cnn.concat %a, %b, %d label "c" : (tensor<1x4x3x1xi16>, tensor<1x4x3x1xi16>, tensor<1x4x3x1xi16>) -> tensor<1x12x3x1xi16>
+  %s = cnn.shuffle %c groups 3 label "s" : tensor<1x12x3x1xi16> -> tensor<1x12x3x1xi16>
+  %e = cnn.concat %s label "e" : (tensor<1x12x3x1xi16>) -> tensor<1x12x3x1xi16>
+  %t = cnn.shuffle %e groups 2 label "t" : tensor<1x12x3x1xi16> -> tensor<1x12x3x1xi16>
+  func.return
+}
+
 // Slices: layers read the first where it lies. The second is an operand of a concatenation, the third is read as other
 // images, the fourth by the user: these are copied.
 // CHECK: func.func @slices
