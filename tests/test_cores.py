@@ -160,6 +160,14 @@ def test_a_descriptor_that_changes_in_a_loop() -> None:
         check_cores(assemble(f"{text}desc id=1 base=128\n{READS}\nhalt"), CORES_ARCH)
 
 
+def test_a_ring_over_frames_uses_the_banks_of_all_frames() -> None:
+    """From the second frame on, core 0 reads bank 1, which core 1 reads, too."""
+    ring = f"core rows=1 cols=1\ndesc id=1 wrap=128\nstep id=1 by=lin*64\nloop frames=1\n{READS}\nend\nhalt\n"
+    check_cores(assemble(f"{ring}core rows=1 cols=1 row0=1\ndesc id=1 base=128\n{READS}\nhalt"), CORES_ARCH)
+    with pytest.raises(Refusal, match="bank 1"):
+        check_cores(assemble(f"{ring}core rows=1 cols=1 row0=1\ndesc id=1 base=64\n{READS}\nhalt"), CORES_ARCH)
+
+
 def test_one_core_may_use_all_banks() -> None:
     check_cores(assemble(f"core rows=1 cols=1\n{READS}\ncommit source=glb\nhalt"), CORES_ARCH)
 

@@ -11,7 +11,7 @@ from cnncc.isa.codec import has_cores
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.banks import check_banks
-from cnncc.machine.cores.programs import Core, Semaphore, TokenUse, Wiring, cores_of, wiring_of
+from cnncc.machine.cores.programs import MOST_FRAMES, Core, Semaphore, TokenUse, Wiring, cores_of, wiring_of
 from cnncc.machine.program import LoopNode, leaves
 
 NEED_PES = (Kind.LOAD, Kind.MAC, Kind.UNIT, Kind.COMMIT)
@@ -29,7 +29,8 @@ def check_cores(instructions: Sequence[Instruction], arch: Arch) -> None:
     wiring = wiring_of(cores)
     _check_semaphores(wiring)
     if len(cores) > 1:
-        check_banks(cores, arch)
+        # Of a run with any number of frames: a ring over frames reaches further words from the second frame on.
+        check_banks(cores_of(instructions, arch, MOST_FRAMES), arch)
 
 
 # -- CORE-1, CORE-5: regions -------------------------------------------------------------------------------------------
