@@ -147,6 +147,7 @@ def _run_until(interpreter: Interpreter, instructions: Sequence[Instruction], nu
         raise Refusal(f"a {instructions[number].spec.name} sends no messages to PEs, only load and mac do")
 
     def stopping(rule: Callable[[Instruction], None], inst: Instruction) -> None:
+        # `is`: other instructions of the program may be equal.
         if inst is instructions[number]:
             raise _Reached
         rule(inst)

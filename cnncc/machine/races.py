@@ -156,6 +156,7 @@ class LastUses:
         for other, is_known in enumerate(known):
             if other == engine:
                 continue
+            # An engine works in order: whoever knows its last use of a word knows all earlier ones.
             if self.last_write[other] > is_known:
                 yield from self._races(step, places, engine, other, is_known, is_write=True)
             if self.last_read[other] > is_known and step.writes:

@@ -42,6 +42,8 @@ class CoreRaces(CoreWalk[Known]):
     def use_tokens(self, leaf: Leaf, taken: Sequence[Semaphore], given: Sequence[Semaphore]) -> None:
         for semaphore in taken:
             self.order.tokens[queue_of(semaphore[1])].append((self.tokens.take(semaphore), 1))
+        # Tokens of other cores pass through the core's own queues: put there before, and taken away behind, the
+        # instruction.
         self.run_node(leaf)
         for semaphore in given:
             queue = self.order.tokens[queue_of(semaphore[1])]

@@ -156,6 +156,7 @@ class CoreTimes(CoreWalk[int]):
         if self.ended:
             return ()
         clock, register = self.piece.clock, self.frames.register if self.frames else -1
+        # CORE-8: a loop over frames stands in no other loop, so its register is 0.
         index = [i - leader.index[0] if at == register else i for at, i in enumerate(self.index)]
         place = (self.at and self.at.index, self.frames and self.frames.first, tuple(index), self.first, self.last)
         return (place, clock.freeze(), clock.open_interval(), clock.elapsed - leader.piece.clock.elapsed)
@@ -165,6 +166,7 @@ class CoreTimes(CoreWalk[int]):
         if self.ended or self.frames is None:
             return MANY
         index = self.index[self.frames.register]
+        # Conditions may ask for the first and the last iteration, so neither is one of those that repeat.
         return max(0, self.frames.count - 2 - index) if index else 0
 
 

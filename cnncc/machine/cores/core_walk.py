@@ -152,6 +152,7 @@ class CoreWalk(ABC, Generic[T]):
 
     def go_on(self) -> None:
         """Go on up to the next instruction that uses shared tokens, or to the end."""
+        # The walk yields None at each stop; `self` stands for its end.
         self.ended = next(self._steps, self) is self
 
     def _walked_loops(self, nodes: Sequence[Node]) -> Iterator[int]:
@@ -168,6 +169,7 @@ class CoreWalk(ABC, Generic[T]):
         inst = leaf.instruction
         if leaf.index in self._seen:
             return True
+        # Transfers to DRAM are seen, as `CoreTimes` notes when the results of each frame are there.
         return leaf.index in self._uses or (inst.spec.kind is Kind.DMA and inst.text("direction") == "out")
 
     def _nodes(self, nodes: Sequence[Node]) -> Iterator[None]:
@@ -184,6 +186,7 @@ class CoreWalk(ABC, Generic[T]):
         self.begin_loop(loop)
         self.index[register] = 0
         self.frames = loop if loop.over_frames else self.frames
+        # No `for`: `core_times._skip` moves the index on while the core stands at a `yield`.
         while self.index[register] < loop.count:
             if loop.over_frames:
                 self.at_frame = True

@@ -67,6 +67,7 @@ class RingNotes:
 
 def _together(one: RingStep, other: RingStep) -> RingStep:
     """Two instructions of a step, in rows of the one that skips fewer."""
+    # Example: of pitches 30 and 60, rows 3 to 4 (low 3, end 5) of the second one are rows 6 to 8 (low 6, end 9).
     pitch = max(1, min(one.pitch, other.pitch))
     steps = [
         each._replace(low=each.low * each.pitch // pitch, end=(each.end - 1) * each.pitch // pitch + 1, pitch=pitch)
@@ -99,6 +100,7 @@ def ring_uses(cores: Sequence[Core]) -> list[dict[int, tuple[Pair, int]]]:
     for bank, writes in banks[Kind.COMMIT].items():
         reads = banks[Kind.LOAD].get(bank, [])
         for writer, reader in {(w, r) for w, _ in writes for r, _ in reads if w != r}:
+            # CORE-5: a bank has one writer and one reader. A commit and a load of two cores make it the bank of a ring.
             for core, leaf in (*writes, *reads):
                 if core in (writer, reader) and leaf.index in loops[core]:
                     uses[core][leaf.index] = (writer, reader), loops[core][leaf.index]

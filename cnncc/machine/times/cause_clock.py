@@ -124,6 +124,7 @@ class CauseClock(Clock):
             return self._state
         self._new_roots, self._crossing = list[Root](), dict[tuple[int, str], int]()
         if self._mark <= self.now:
+            # Root 0 is the path to the sequencer's time itself: `_take_over` continues it.
             self._number_of_root(self.now)
         self._state = super().freeze()._replace(roots=len(self._new_roots))
         self._roots_of_state = self._new_roots
@@ -142,6 +143,7 @@ class CauseClock(Clock):
             assert isinstance(time, Moment) and time.since is not None
             pieces.append(time)
             time = time.since
+        # Nothing before the mark is ever charged, so the path begins there.
         if mark > now:
             origin = self._origin(time)
             relative = mark - now if pieces else max(0, time - now)
@@ -161,6 +163,7 @@ class CauseClock(Clock):
     def _number_of_root(self, time: int) -> int:
         """The number of the root of a path that comes to now, or crosses it, on its way to a time."""
         assert isinstance(time, Moment)
+        # Pieces that began together for one cause are the same path up to now, however late they end.
         key = (id(time.since), time.cause)
         if (number := self._crossing.get(key)) is None:
             number = self._crossing[key] = len(self._new_roots)
@@ -176,6 +179,8 @@ class CauseClock(Clock):
         opening, roots = effect.paths
         if opening:
             self._charge(opening.owner + owner, opening.ending, rebased(self._roots_of_state, opening.root))
+            # The first time, the interval began before the effect; then, in the effect itself as it ran the time
+            # before.
             if times > 1:
                 self._charge(opening.owner + owner, opening.ending, rebased(roots, opening.root), times - 1)
         super().apply(effect, times, owner)
@@ -184,5 +189,6 @@ class CauseClock(Clock):
     def all_counts(self) -> Mapping[Key, int]:
         if opening := self._opening:
             self._opening = None
+            # CAUSE-4: an interval that begins with the program is one behind a wait.
             self._charge(opening.owner, opening.ending, opening.root._replace(base=None, origin=BEHIND_WAIT))
         return self.counts

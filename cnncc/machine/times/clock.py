@@ -166,11 +166,14 @@ class Clock:
         decoded = self.now if self._overlap else max(self.now, *self._done)  # TIME-6
         # The queue has a free entry once the instruction `queue_depth` before this one has started.
         self._go_to(owner, max(decoded, starts[engine][0]), 1)
+        # CAUSE-1: of equal times the first determines the start, and `max` takes the first. So the order is tokens,
+        # engine, decoding.
         arrived = [self._take(token.queue) for token in task.takes if not token.mask & ~first]
         start = max(*arrived, self._free[engine], self.now)
         starts[engine] = (*starts[engine][1:], start)
         end, done = self._ends(start, took)
         self._free[engine] = end
+        # An instruction without latency (`unit`) may be done before the one in front of it.
         self._done[engine] = max(self._done[engine], done)
         for token in task.gives:
             if not token.mask & ~last:

@@ -40,6 +40,7 @@ def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
         "row_bus": in_row * ceil_div(words, arch.bus.burst_words),
         "write_port": ceil_div(words, arch.pe.words_per_cycle),
     }
+    # CAUSE-2: of terms that are equally long `max` takes the first.
     cause = max(terms, key=terms.__getitem__)
     return Occupancy(terms[cause], arch.bus.latency_cycles, ((cause, terms[cause]),), "row_bus")
 
@@ -52,6 +53,7 @@ def mac_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
 def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
     """Rule COMMIT-3."""
     results = commit_results(inst)
+    # COMMIT-3: a stream uses the output units of all columns.
     cols = arch.cols if inst.text("source") == "glb" else inst.number("cols")
     sums = 2 * arch.words_per_sum * results if inst.number("partial") else 0  # both ways, whether needed or not
     words = results + sums + commit_reads(inst, unit, arch)

@@ -103,6 +103,7 @@ def rebased(roots: Sequence[Root], root: Root) -> Root:
 def roots_after(roots: Sequence[Root], step: Sequence[Root], times: int) -> Sequence[Root]:
     """The roots after a piece has run so many times, each time from the state that it starts from."""
     for bit in range(times.bit_length()):
+        # Each turn doubles `step`: it is the piece once, then twice, then four times.
         step = [rebased(step, root) for root in step] if bit else step
         roots = [rebased(roots, root) for root in step] if times >> bit & 1 else roots
     return roots
@@ -119,6 +120,7 @@ def cycles_by_cause(root: Root, ending: str) -> Mapping[str, int]:
         other = origin
     if not other:
         return root.cycles
+    # CAUSE-7: waits for other cores keep their causes, as those for DRAM do.
     taken = WORK if other in FILES else (*WORK, SEQUENCER)
     cycles = {cause: count for cause, count in root.cycles.items() if cause not in taken}
     return {**cycles, other: sum(root.cycles.values()) - sum(cycles.values())}

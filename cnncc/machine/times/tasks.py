@@ -41,6 +41,7 @@ def free_halves(arch: Arch) -> dict[int, int]:
 
 def partner(queue: int) -> int:
     """The queue of a half after `queue`: a free half becomes full, a full one free."""
+    # In HALVES free and full of one file are neighbours, free first.
     return queue ^ 1
 
 
@@ -102,6 +103,7 @@ def task_of(inst: Instruction) -> EngineTask:
             weights = "weight" in operands_of(inst.operation())
             takes = _token(inst, "take_weight", WEIGHT_FULL) * weights + _token(inst, "take_ifmap", IFMAP_FULL)
             gives = _token(inst, "give_weight", WEIGHT_FREE) * weights + _token(inst, "give_ifmap", IFMAP_FREE)
+            # The order of tokens is that of CAUSE-1: weights, ifmap, psum, semaphore.
             clear, send = _token(inst, "clear", PSUM_FREE), _token(inst, "send", PSUM_FULL)
             return EngineTask(engine, takes + clear, gives + send)
         case Kind.COMMIT if inst.text("source") == "psum":

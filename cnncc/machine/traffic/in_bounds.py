@@ -44,6 +44,7 @@ def count_inside(starts: Sequence[int], limit: int, indices: Sequence[BoundedInd
     if min(starts) + least >= 0 and max(starts) + most < limit:
         return len(starts) * prod(index.high - index.low for index in indices)
     at, often = np.unique(np.array(starts, np.int64), return_counts=True)
+    # The last index is not spread: how many of its values lead inside is one division for each position.
     *ordered, last = sorted((index for index in indices if index.step), key=lambda index: -abs(index.step)) or [_ONE]
     for i, index in enumerate(ordered):
         rest = (*ordered[i + 1 :], last)
@@ -61,6 +62,7 @@ _ONE = BoundedIndex(0, 1, 1)
 def _spread(at: Ints, often: Ints, index: BoundedIndex, low: int, high: int) -> tuple[Ints, Ints]:
     """Positions after one more index, within low .. high - 1, and how often each occurs."""
     ends = sorted(((low - int(at.max())) / index.step, (high - int(at.min())) / index.step))
+    # Quotients are rounded, so one value more on each side is taken; `kept` is exact.
     runs = np.arange(max(index.low, int(ends[0]) - 1), min(index.high, int(ends[1]) + 2), dtype=np.int64)
     if runs.size * at.size > _MOST_POSITIONS:
         raise ValueError(f"the positions spread over more than {_MOST_POSITIONS} places on one axis")

@@ -69,6 +69,8 @@ class CommitRun:
         """
         counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
         descriptor, own = self.descriptors[self.inst.number("sums")], (*self.grid.shape, *self.inst.extents)
+        # COMMIT-5: p is the address less the base. `words_at` multiplies p by the words of a partial sum and adds the
+        # base.
         side, outside = replace(descriptor, base=0), "partial sums lie outside their tensor"
         place = padded(place_of(self.inst, self.grid, self.loops, side, outside), sums.ndim - 1)
         full = (*(counts.get(axis, 1) for axis in range(sums.ndim - 1 - len(own))), *own)
@@ -83,6 +85,7 @@ class CommitRun:
         along = tuple(1 + axis for axis in turns.summed)
         total, before_last = self.arithmetic.partial(before, values, along)
         # The commit that completes a sum does not store it: the GLB keeps the sum before that.
+        # Each iteration of the outer axes begins a new sum in the same place, so the last one remains there.
         kept = last(before_last if turns.final else total, tuple(1 + axis for axis in turns.outer))
         if not turns.final or along:  # a sum that is complete at once never was in the GLB
             words = self.arithmetic.words_of_sums(kept)
@@ -107,6 +110,7 @@ class CommitRun:
         place = place_of(self.inst, self.grid, self.loops, result, "a result lies outside its tensor")
         self.glb.check(place)
         shape = np.broadcast_shapes(shape_of(place), (*self.grid.shape, *self.inst.extents))
+        # In a block, `LoopBlock.check_order` finds two results for one word, of whatever iterations.
         place = distinct_place(place, shape, self.block is None)
         residual = None if self.unit.epilogue.factors is None else self.operand("residual")
         results = self.arithmetic.results(self.unit, sums, self._params(), residual)

@@ -79,6 +79,7 @@ class Degrees(Arithmetic):
         of_params = np.zeros((1,) * (sums.ndim + 1), np.int64) if params is None else self.sums_of_words(params)
         degree = np.maximum(sums, of_params[..., 0]) if unit.bias else sums
         if unit.scale:
+            # A slope other than 1 is drawn, so it is one more factor.
             degree = degree + of_params[..., -1] + (epilogue.slope != 1)
         degree = degree + clamps("clamp", epilogue.clamp)  # its factor
         if epilogue.factors is not None:

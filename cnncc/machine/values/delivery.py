@@ -50,6 +50,7 @@ def deliver(
     read = address if inside is None else address[inside]
     if inside is not None:
         words = np.where(inside, words, np.int16(arithmetic.padding(descriptor.fill)))
+    # A `fill` has 16 bits. On an array of 8-bit operands it may not fit even without a zero point.
     if descriptor.zero or inside is not None:
         words = arithmetic.operands(words, descriptor.zero)
     return Delivered(np.broadcast_to(words, (*words.shape[:-4], *inst.extents)), [read])
@@ -57,6 +58,7 @@ def deliver(
 
 def _evenly(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words at even positions; None if only a list of addresses can tell them, or whether they trap."""
+    # To subtract a zero point takes a copy anyway. This one holds each word once, however many PEs get it.
     if descriptor.zero or not where.inside(descriptor) or (place := where.addresses(descriptor)) is None:
         return _copied(memory, where, descriptor, arithmetic)
     words = memory.view(place)
@@ -73,6 +75,7 @@ def _copied(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithm
     sizes = tuple(where.sizes[axis] for axis in axes)
     if prod(sizes) * len(y) * len(x) > _MOST_COPIED * prod(where.sizes):
         return None
+    # n neighbouring rows lie in n / ring + 2 turns at most.
     turns = prod(len(reach) // ring + 2 for reach, ring in ((y, descriptor.ring_y), (x, descriptor.ring_x)) if ring)
     if turns > _MOST_TURNS:
         return None

@@ -58,6 +58,7 @@ class Integers(Arithmetic):
         if keeps_greatest(operation):
             sums.raise_to(slot, dot(x, w)[..., None])
             return True
+        # No bound is kept here: `measure` takes it from the sums when all steps are done.
         sums.add(slot, dot(x, w)[..., None], np.zeros((1,) * x.ndim))
         low, high = integer_range(self.arch.psum_bits)
         total = sums.half.data[..., slot.start]
@@ -92,6 +93,7 @@ class Integers(Arithmetic):
         epilogue = unit.epilogue if params is None else unit.function(integers_of_words(params, bits))
         with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
             results = epilogue.apply(sums, slice(None), residual)
+        # COMMIT-4: the bounds of a clamp have 32 bits, so what is clamped need not fit a word.
         low, high = integer_range(bits)
         if results.min() < low or results.max() > high:
             raise HalfFault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")

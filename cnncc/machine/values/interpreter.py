@@ -154,6 +154,7 @@ class Interpreter:
         images, most = self.dram.images, self.block_elements
         if not self._makes_block(loop):
             return 1
+        # Some arrays do not grow with the iterations (`_array`), so all may fit where the quotient below says fewer.
         if images * largest_array(loop, left, self.descriptors) <= most:
             return left
         per_iteration = images * largest_array(loop, 1, self.descriptors)
@@ -183,6 +184,7 @@ class Interpreter:
         try:
             fetches, stores = leading_fetches(loop), trailing_stores(loop)
             self.work.spend(len(iterations) * (len(fetches) + len(stores)) * PER_INSTRUCTION)
+            # TooMany comes from here alone, before anything has changed: there is nothing to restore.
             block.fetch(fetches, self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
@@ -328,6 +330,7 @@ class Interpreter:
         """The sets of a macro-instruction: columns as it says, rows as its psums were cleared or its ifmap loaded."""
         grid = active_grid(inst, inst.number("rows"), self.arch)
         clears = self._holds(inst.when("clear"), last=False)
+        # DESC-4: a mac gives `set_cols` alone. The psums come first, as `_clear` compares their sets with these.
         for half in ([self.sums.half] if self.sums and not clears else []) + [ifmap]:
             if half.grid.rectangle == grid.rectangle:
                 return active_grid(inst, half.grid.set_rows, self.arch)
@@ -341,6 +344,7 @@ class Interpreter:
             if len(self.sent) >= self.arch.pe.psum_halves:
                 raise HalfFault("no psum half is free")
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
+            # A half that only the first iteration of a loop clears lives through all of them: this axis is summed over.
             own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
             self.sums = PsumHalf.fresh(grid, self._axes(), self.arithmetic.start(inst.operation()), own)
         if self.sums is None:
@@ -375,6 +379,8 @@ class Interpreter:
             sums, turns = output.with_partial_sums(sums, ends)
             if not turns.final:
                 return
+            # COMMIT-5: only the commit that completes a sum writes a result, so the addresses are those of its
+            # iteration.
             output = output.at_last(turns.summed)
         output.results(sums)
 
@@ -384,6 +390,7 @@ class Interpreter:
             return None
         if (block := self.block) is None:
             return frozenset()
+        # A block may be a part of the loop, without the iteration that the condition asks for.
         has_end = block.iterations.stop == self.count[block.register] if last else block.iterations.start == 0
         if block.register in when and not has_end:
             return None
@@ -395,5 +402,6 @@ class Interpreter:
             raise HalfFault("no psum half was sent")
         sums = self.sent.pop(0)
         slots = psum_slots(inst, self.arch.pe.psum_words)
+        # TOKEN-3: psums are never empty. Slots that no macro-instruction has used hold what `clear` puts there.
         sums.grow(slots.ends[1] + 1)
         return self.arithmetic.psums(sums.half.window(grid, "psum").read(slots, "psum"))

@@ -124,6 +124,8 @@ class LoopBlock:
                 return part.read(read, self.register, self.iterations, loops)
         taken = read(memory, loops, descriptor)
         for part in self.fetched:
+            # Of another descriptor, all words have to be fetched ones: for any other word `part.read` raises
+            # OutOfRange.
             if part.touches(taken.reads):
                 return replace(part, side=descriptor).read(read, self.register, self.iterations, loops)
         self.reads.extend(taken.reads)
@@ -149,10 +151,14 @@ class LoopBlock:
         Also if DRAM words are both fetched and stored, or if an iteration stores words that are not of its own time.
         """
         places, stored = [place for place, _ in self.writes], [near for each in self.stores for _, near in each]
+        # The GLB holds fetched words as the last iteration has them, so no iteration may store or overwrite them.
         if any(fetched.touches([*places, *stored]) for fetched in self.fetched):
             raise OrderMatters
+        # A still place gets its values after all iterations (`by_iteration`), too late for the stores of the earlier
+        # ones.
         if overlap(stored, [place for place in places if is_still(place, len(self.stores))]):
             raise OrderMatters
+        # All fetches were done before the first store.
         if overlap(self.sources, [far for each in self.stores for far, _ in each]):
             raise OrderMatters
         # The usual case needs no masks of the whole GLB.
@@ -258,6 +264,7 @@ class _Order:
                 self.walk(node, inner)
             else:
                 self._step(node.instruction, inner)
+        # A half of one iteration must not outlive it: another iteration would use it.
         if any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
             raise _Dependent
 
@@ -391,6 +398,7 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
             still = dict(around).keys() - {register for (register, _), term in steps.items() if term.step}
             size = prod(_distinct(inst, axis) for axis in ("row", "col")) * load_words(inst)
         case Kind.MAC:
+            # Psums that live through all iterations of a loop have no axis for it.
             still = {*(inst.when("clear") or ())}
             size = prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range")) * step_sums(inst)
         case Kind.COMMIT:

@@ -96,6 +96,7 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
     if reuse > (steps := inst.number("pixels") * inst.number("taps")):
         raise HalfFault(f"data_reuse {reuse} is more than the {steps} pixel steps")
     early = _early_slot(_read_slots(inst, "ifmap"), slot, reuse)
+    # The last column of each set gets its words before (LOAD-1). Where all are last ones, none comes too early.
     if early is not None and len(half.grid.last_columns) < half.grid.cols:
         raise HalfFault(f"ifmap slot {early} is used before its word arrives from the neighbour")
 
@@ -126,6 +127,8 @@ def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
 def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
     """A slot that is read once the word 2 turns later has taken its place, if any: word k moves in step k."""
     for steps, slots in _pixel_steps(ifmap):
+        # MAC-6: word k takes the place of slot k - turn in pixel step k. Of the slots of a step, the least goes stale
+        # first.
         stale = (slots + turn < reuse) & (slots + turn <= steps)
         if stale.any():
             return int(slots[stale][0])
@@ -135,6 +138,7 @@ def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
 @lru_cache(maxsize=256)
 def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
     """A slot that is read before its word has arrived, if any: word k moves in pixel step k."""
+    # MAC-3: in pixel step t the words t, t + 1, … are still to come. Channels read slots that are `step` apart.
     step, channels = abs(ifmap.steps[3]) or 1, ifmap.sizes[3] if ifmap.steps[3] else 1
     for steps, slots in _pixel_steps(ifmap):
         later = -(-np.maximum(steps + n2n_slot - slots, 0) // step)  # the first channel whose word is yet to come

@@ -49,6 +49,7 @@ class Memory:
         """Restore the words from `start` on to `part`, an earlier copy."""
         words = slice(start, start + part.words)
         self._common[words], self._differs[words], self._written[words] = part._common, part._differs, part._written
+        # A part without own words has none that differs, and `_own` is read for words that differ alone.
         if self._own is not None and part._own is not None:
             self._own[:, words] = part._own
 
@@ -70,6 +71,7 @@ class Memory:
         if self._own is None or high < self.shared_words:
             return place.of(self._common[None])
         if not _holds(self._differs, place):
+            # Words that differ and words that do not lie in two arrays: no view has both.
             return None if place.of(self._differs).any() else place.of(self._common[None])
         return replace(place, start=place.start - self.shared_words).of(self._own)
 
@@ -83,6 +85,7 @@ class Memory:
             return self.read(place.listed(), used) if view is None else view
         address = place
         if used is not None:
+            # An unused position may be no address at all.
             address = np.where(used, address, address[used].flat[0] if used.any() else 0)
         self.check(address)
         written = self._written[address]
@@ -103,6 +106,7 @@ class Memory:
             self.write(place, values)
             return
         address = (place.listed() if isinstance(place, Strided) else place).ravel()
+        # Of equal addresses `unique` takes the first: here the one that is written last.
         words, from_end = np.unique(address[::-1], return_index=True)
         self.write(words, values.reshape(values.shape[0], -1)[:, address.size - 1 - from_end])
 

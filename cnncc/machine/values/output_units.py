@@ -56,6 +56,7 @@ class OutputUnit:
         if (evenly := params(inst, grid, loops, descriptor, words)) is not None:
             sizes, steps = (*evenly.sizes, self.params, param_words), (*evenly.steps, param_words, 1)
             return Strided(evenly.start, sizes, steps)
+        # COMMIT-2: of the result's position the instruction's channel terms alone count, without start and loops.
         channel = position(inst, grid, [0] * LOOP_REGISTERS).terms["k"] - inst.number("channel")
         start = descriptor.linear(
             inst.number("param") * words, [on_block(loop, PE_AXES + len(inst.extents)) for loop in loops]

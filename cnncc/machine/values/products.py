@@ -29,6 +29,7 @@ def greatest_words(x: Words, reduced: Mapping[int, int]) -> Words:
 
 def sum_of_words(x: Words, reduced: Mapping[int, int]) -> Values:
     """The sums of words; shapes as of `greatest_words`."""
+    # What is the same in all iterations along an axis has size 1 there, but each iteration adds it.
     repeats = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
     return terms(x).sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
 
@@ -42,6 +43,7 @@ def sums_of_products(x: Words, w: Words, reduced: Mapping[int, int]) -> Values:
     x, w = terms(x), terms(w)
     axes = frozenset(reduced)
     neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
+    # As in a convolution: all channels use the same word of the ifmap, all pixels the same weight.
     if x.shape[-1] == w.shape[-3] == 1:
         added = _multiply(x[..., 0], w[..., 0, :, :], axes)
     else:

@@ -122,6 +122,7 @@ class Half:
             self.virtual = range(min(slot, self.virtual.start) if self.virtual else slot, max(end, self.virtual.stop))
         else:
             self.loaded = max(end, self.loaded)
+        # With `edge` some columns get words and others do not, so each needs slots of its own.
         pes = (1, 1, 1, self.grid.cols) if edge else (1,) * PE_AXES
         self._reserve(
             np.broadcast_shapes(self.data.shape[:-1], (*lead[:-1], 1) if edge else lead, pes), end, most, words
@@ -186,6 +187,8 @@ class Half:
         self.grow(slot + reuse)
         self._own_columns()
         takers, senders = self._neighbours()
+        # Word k comes from slot k and goes to slot `slot` + k. So `slot` words at a time have targets behind all their
+        # sources.
         run = max(slot, 1)
         for start in range(0, reuse, run):  # words that the neighbour itself receives travel on in the next run
             end = min(start + run, reuse)

@@ -132,12 +132,14 @@ class EvenPositions:
             reach = self.reach(unit)
             if reach[0] // ring != reach[-1] // ring:
                 return None
+            # All rows (columns) are in one turn of the ring, which is then a constant.
             lin -= reach[0] // ring * ring * words
         return Strided(lin + y * pitch + x, self.sizes, tuple(lin + y * pitch + x for lin, y, x in self.steps))
 
 
 def params(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, words: int) -> Strided | None:
     """The first words of a commit's parameters, `words` words a channel, if they step evenly, else None (COMMIT-2)."""
+    # COMMIT-2: channels lie `words` apart, and of the loops the linear steps alone count.
     channels = replace(descriptor, plane=words, steps={key: term for key, term in descriptor.steps.items() if key[1]})
     block = _block_axes(loops)
     walk = _AddressWalk(channels, [1] * (block + PE_AXES + len(inst.pattern)), ("k",))
@@ -268,5 +270,6 @@ class _AddressWalk:
         counts = (grid.row_sets, grid.rows, grid.col_sets, len(grid.columns))
         for axis, (size, term) in enumerate(zip(counts, (row_set, row, col_set, col), strict=True), block):
             if term.step and term.axis in self.counted:
+                # Sets are whole here, so with `edge` the axis of columns has one index: the set's last column.
                 self.along(axis, size, term, grid.columns[0] if axis == block + 3 else 0)
         return True

@@ -21,6 +21,7 @@ def sides(
         raise HalfFault(f"{count} blocks of {rows} rows of {words} words are more than the {most} of the GLB")
     dram, glb = (descriptors[inst.number(side)] for side in ("dram", "glb"))
     source, target = _even(inst, "dram", loops, dram), _even(inst, "glb", loops, glb)
+    # DMA-1: the bounds of DRAM alone leave words out; those of the GLB do nothing here.
     if source is not None and target is not None and source.inside(dram):
         places = source.addresses(dram), target.addresses(glb)
         if places[0] is not None and places[1] is not None:
