@@ -30,6 +30,7 @@ DEFAULTS = CompileOptions()
 
 
 def _warn(text: str) -> None:
+    # 1 would be this line, 2 the function below that has a remark, 3 is the user's call of it.
     warnings.warn(text, stacklevel=3)
 
 

@@ -46,6 +46,7 @@ class CompilerContext(Context):
     def clone(self) -> CompilerContext:
         """A context with the same registrations and the same store."""
         other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
+        # xDSL's `clone` gives a plain context, whose registrations are taken over.
         other.__dict__.update(super().clone().__dict__)
         other.weights, other.progress, other.processes = self.weights, self.progress, self.processes
         other.note, other.warning, other.decided = self.note, self.warning, self.decided

@@ -70,6 +70,8 @@ def fma32(a: Floats, b: Floats, c: Floats) -> Floats:
     total = np.asarray(product + addend)
     back = total - product
     error = (product - (total - back)) + (addend - back)
+    # `total` is the nearest f64. Where it is inexact and even, its odd neighbour lies in the direction of the error.
+    # The bits of neighbours differ by 1, and those of the one farther from zero are greater.
     bits = total.view(np.int64)
     inexact_even = (error != 0) & (bits & 1 == 0)
     away_from_zero = (error > 0) == (total > 0)

@@ -258,6 +258,7 @@ def _unpack(data: bytes) -> dict[str, bytes]:
             for info in infos:
                 if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
                     raise Refusal(f"{info.filename}: is compressed or encrypted, members of a binary are stored")
+            # Stored members are not larger than the file, so this bounds the memory that reading takes.
             if (claimed := sum(info.file_size for info in infos)) > len(data):
                 raise Refusal(f"its members claim {claimed} bytes, the file has {len(data)}")
             members = {info.filename: archive.read(info) for info in infos}
@@ -396,6 +397,7 @@ def _tensor(value: object, arch: Arch) -> Tensor:
             raise Refusal(f"tensor {entry.get('name')!r}: {key} is {entry.get(key)!r}")
     name, shape, clamp = entry["name"], entry["shape"], entry["clamp"]
     numbers = [*shape, *clamp, entry["zero"]]
+    # `type`: to `isinstance`, true and false are integers.
     if not all(type(n) is int and abs(n) <= 1 << 31 for n in numbers) or len(clamp) != 2 or len(shape) > RANK_LIMIT:
         raise Refusal(f"tensor {name}: shape {shape}, clamp {clamp}, zero {entry['zero']} are out of range")
     scale = entry.get("scale")

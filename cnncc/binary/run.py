@@ -118,6 +118,7 @@ class Machine:
         tokens, walks, first = SharedTokens[None](wiring_of(cores)), list[CoreValues](), self.interpreter()
         for core in cores:
             interpreter = self.interpreter()
+            # CORE-1: a core sees its own PEs. The GLB is that of all cores, and so is the limit on work.
             interpreter.arch, interpreter.glb, interpreter.work = core.arch, first.glb, first.work
             walks.append(CoreValues(core, tokens, interpreter))
         return walks

@@ -35,6 +35,7 @@ def lines_read(layer: Convolution, scheme: Scheme, array: CBrain, order: StoredO
         return turns * layer.pixels * layer.taps * maps
     rows, cols = partition(layer).kernel if scheme is Scheme.PARTITION else layer.window.kernel
     of_a_window = layer.depth * rows * _lines(cols, layer.inputs, array.tin)
+    # An operation takes a line at least.
     return max(operations, turns * layer.pixels * of_a_window)
 
 

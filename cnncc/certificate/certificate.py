@@ -65,6 +65,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
 
     The entries of layers are those of the network without groups. Raises Refusal as `compile` does.
     """
+    # Imported where they are used: the search makes a certificate and has no part in its check.
     from cnncc.mapper.cached_search import searched
     from cnncc.mapper.layer_search import SearchTask
     from cnncc.mapper.objective import Objective

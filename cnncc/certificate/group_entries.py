@@ -96,6 +96,7 @@ def _check_layer(own: GroupLayer, layer: LayerPlan, plan: GroupPlan, layers: Map
     reads = {(names[read.producer], read.operand): read for read in reads_of_values(op, made)}
     given = {(plan.group[read.producer].label, read.operand): read for read in own.reads}
     loads = {each.label for each in plan.group if each.is_load}
+    # Loads have numbers in the plan and none in the model, so producers are compared by label, in the keys.
     inside = {key: read for key, read in given.items() if key[0] not in loads}
     if inside.keys() != reads.keys() or any(
         vars(read) | {"producer": 0} != vars(reads[key]) | {"producer": 0} for key, read in inside.items()

@@ -20,6 +20,7 @@ def least_energy(shape: LayerShape, arch: Arch, budget: GlbBudget) -> float:
     s, prices, (comes, leaves) = shape.sizes, arch.energy, _words(shape, arch, budget)
     steps, results = s.n * s.k * s.c * s.h * s.w * s.r * s.s, s.n * s.k * s.h * s.w
     per_step = prices.mac + prices.ifmap_read + prices.weight_read * shape.is_mac
+    # Lanes that add up their products share a psum: at best all of them, or all terms of a sum.
     per_psum_step = (prices.psum_read + prices.psum_write) / (
         min(arch.pe.lanes, s.c * s.r * s.s) if shape.is_mac else 1
     )

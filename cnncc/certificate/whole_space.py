@@ -156,6 +156,8 @@ def _fits_ifmap(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
 
 
 def _held(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    # The rows (columns) that windows touch lie `step` apart. Example: stride 2 and dilation 4 leave out every second
+    # one.
     step = dilation if outputs == 1 else stride if taps == 1 else gcd(stride, dilation)
     return ((outputs - 1) * stride + (taps - 1) * dilation) // step + 1
 
@@ -172,6 +174,7 @@ def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> t
         return (box, on_rows, on_cols) if legal else None
     if (rows - 1) * cols * box >= extent or (cols - 1) * box >= extent or box > extent:
         return None
+    # SPACE-5: a box that is smaller by one would need as few tiles. -⌈a / b⌉ is a // -b.
     if dim in "cr" and rows > 1 and box > 1 and extent // -(rows * box) == extent // -(rows * (box - 1)):
         return None
     return rows * cols * box, cols * box, box
@@ -189,9 +192,11 @@ def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int)
     pieces, around = [extent], extent
     for step, axis in loops:
         after = list[int]()
+        # docs/model.md: the rest of the innermost loop over k in space is spread over as many sets as share it evenly.
         last = axis and step == [step for step, on in loops if on][-1] and axis == [on for _, on in loops if on][-1]
         sets = around // min(step, around) if dim == "k" and last else 1
         for piece in pieces:
+            # The iterations of a loop in space run at once. A smaller rest runs behind them.
             whole, rest = divmod(piece, step)
             after += [step] * (min(whole, 1) if axis else whole)
             after += [rest // even_sets(rest, sets)] * (1 if axis else even_sets(rest, sets)) if rest else []
@@ -214,6 +219,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     box, summed_lanes, over_k, words = map(np.array, zip(*legal, strict=True))
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     over = arch.pe.start_cycles + arch.pe.finish_cycles
+    # 3: at least a cycle each to decode the first load, to commit, and for the `sync` at the end.
     ends = words // arch.pe.words_per_cycle + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
     most_lanes = int((summed_lanes.prod(axis=1) * over_k).max())
     held_sizes = {dim: tuple(sorted(set(box[:, i].tolist()))) for i, dim in enumerate(DIMS)}
@@ -222,6 +228,8 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
         def of(dim: str, on_rows: int, on_cols: int, shared: str = shared) -> tuple[Counts, Counts, int]:
             return _columns(dim in shared, dim, size[dim], on_rows, on_cols, held_sizes[dim])
 
+        # Of each dimension the fewest indices that any box leaves one after the other on these PEs. At best all lanes
+        # divide their product.
         fewest: Any = float(times) / most_lanes * prod(
             _over(dim, [[of(dim, r, c)[2] for c in _numbers(dim, ON_COLS, cols)] for r in _numbers(dim, ON_ROWS, rows)],
                   rows, cols) for dim in DIMS
@@ -236,6 +244,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
                 by = summed_lanes[:, "crs".index(dim)] if dim in "crs" else 1
                 # What lanes take as a whole is one step, a smaller rest too.
                 macros, done = macros * trips, done * (np.where(by == box[:, i], trips, -(-held // by)) * (held > 0))
+            # SPACE-5: R · b divides r of a pool, which is not put together from parts.
             legal_box = (done > 0) & (shape.is_mac | (size["r"] % (pes["r"][0] * box[:, DIMS.index("r")]) == 0))
             for at in np.nonzero(legal_box & (over * macros + done // over_k + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == shared):

@@ -41,6 +41,7 @@ ALONE = {
 @click.option("--front", is_flag=True, help="What more cycles save of energy: the network's Pareto front of both.")
 @click.option(
     "--frames",
+    # A run has at most 65,535 frames (CORE-8), and `cores_table.as_json` runs a period of frames more.
     type=click.IntRange(1, 60_000),
     help="Of layers side by side: images that follow each other (64).",
 )

@@ -25,6 +25,7 @@ def atoms(
     *before, to_programs = steps
     for step in before:
         compilation.step(step)
+    # `nest-to-array` makes one program of a group, under the group's label: its layers are known only before.
     groups = [
         (name, group.label.data)
         for group in compilation.module.walk()

@@ -28,6 +28,7 @@ class Build:
     def __init__(self, compilation: Compilation, source: Path) -> None:
         self.compilation, self.source = compilation, source
         self.share, self.observer = ArrayShare(), PartsObserver(compilation)
+        # Of IR that is compiled on, the steps at which `share` reads may be over.
         self.share.read(compilation.module)
 
     def __call__(self, step: Step, module: ModuleOp) -> None:

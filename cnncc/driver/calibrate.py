@@ -228,6 +228,7 @@ class _Observed:
         self.positions = positions
         reals = [value for value in placement.values if is_tensor_of(value, f32)]
         self.values: list[SSAValue] = [value for value in reals if placement.known(value) is None]
+        # Also what the array takes from outside in scales of the model's own: whether it saturates.
         taken = [value for value in reals if value.owner not in placement.layers and placement.is_quantised(value)]
         self.observed = list(dict.fromkeys([*self.values, *taken]))
         self.lo = dict.fromkeys(self.observed, float("inf"))

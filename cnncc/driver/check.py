@@ -119,6 +119,7 @@ class _Checker:
                 data = read_npz(options.calibrate, input_names(module)) if options.calibrate else None
                 self.compilation.settings = replace(self.settings, calibration=data)
                 return
+            # Reached only where the data was refused: the steps go on with made-up ranges.
             self.assumes_ranges = True
 
     def steps(self) -> None:
@@ -131,6 +132,7 @@ class _Checker:
                 assume_ranges(compilation.module, self.least_top)
                 continue
             self.before(step, compilation)
+            # `set_aside` goes back to the module before a step on these levels alone.
             whole = compilation.module.clone() if step.level in ("onnx", "cnn") else compilation.module
             try:
                 compilation.step(step)

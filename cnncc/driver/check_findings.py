@@ -108,6 +108,7 @@ def lost_bits(module: ModuleOp, store: WeightStore) -> list[Finding]:
         bits = _bits(conv.weight_limit)
         inputs, weights = _bits(conv.top), _bits(float(np.median(conv.greatest))) if conv.greatest.size else bits
         narrow = conv.fills_psum and weights <= bits - 1
+        # The readers of a value share its top: one of them that fills its psums narrows the inputs of all.
         if conv.source in full and (narrow or conv.top < conv.weight_limit):
             what = f"activations x weights: narrower than {bits:.0f} bits so that no psum can overflow"
             value, help_ = f"{inputs:.1f} x {weights:.1f}", "an array with more psum_bits"
@@ -261,6 +262,7 @@ def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
     sizes = layer.sizes.data
     terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
     group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
+    # The utilisation is the product of three shares: cycles with steps, PEs with work, and lanes that work in a step.
     in_steps, pes, lanes = work.steps / work.cycles, work.operations / (work.products * work.pes), work.mean_lanes
     if in_steps < pes * lanes / work.lanes:
         mean_steps = work.steps / work.macros

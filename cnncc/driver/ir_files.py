@@ -145,6 +145,7 @@ def user_errors() -> Generator[None]:
         raise Refusal(message, Finding(message, excerpt=excerpt)) from None
     except DiagnosticException as error:
         raise Refusal(f"{one_line(str(error))}{_culprit(error)}") from None
+    # An OSError, too: the reader of the output has gone, which is no fault (`cli/main.py`).
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -118,6 +118,7 @@ class _Layers:
 
     def _noise(self, value: SSAValue) -> float:
         """The noise of the layer that computes `value`: of its operands and of its result."""
+        # A step that is coarser than the range needs is a mistake, and no noise.
         step, peak = min(self.lowering.scales[value].scale, self._fitting(value)), np.abs(self.exact[value]).max()
         own = step**2 / 12 + (FLOAT_STEP * float(peak)) ** 2
         if value.owner not in self.layers:
@@ -204,6 +205,7 @@ def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubl
             assert weights is not None
             return convolution(x, weights[0], layer.window) + weights[1].reshape(-1, 1, 1)
         case PoolLayer(kind="max"):
+            # Padding is never the maximum. `fill` is an integer, so it is the next one below all values.
             return pool_values(x, replace(layer.window, fill=floor(x.min())), "max")
         case PoolLayer():
             return pool_values(x, layer.window, "sum") / np.outer(layer.rows, layer.cols)

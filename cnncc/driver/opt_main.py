@@ -62,6 +62,7 @@ class OptMain(xDSLOptMain):
 
     def register_all_passes(self) -> None:
         """Register all passes, as `known_dialects` does; the help lists cnncc's own first."""
+        # The first PASSES gives the order, the last one lets no other package take the name of a pass of cnncc.
         known: dict[str, Callable[[], type[ModulePass]]] = PASSES | Universe.get_multiverse().all_passes | PASSES
         for name, factory in known.items():
             self.register_pass(name, factory)

@@ -49,6 +49,7 @@ def text_of(pass_: type[ModulePass]) -> str:
     """What a pass says of itself: the docstring of its class, else that of its module."""
     own = vars(pass_).get("__doc__") or ""
     module = getdoc(getmodule(pass_)) or ""
+    # A dataclass without a docstring gets its signature as one.
     return cleandoc(own if not own.startswith(f"{pass_.__name__}(") and "module's docstring" not in own else module)
 
 

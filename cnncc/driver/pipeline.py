@@ -153,6 +153,9 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     mapped = (Step("nest", CORES, arch + schedule + fps),) if settings.parallel else in_turn
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
+        # The order matters: later passes look for constants and for direct neighbours. fold-qdq leaves floats to the
+        # passes behind it. fold-affine makes what fold-batch-norm folds, also into a ConvTranspose. split-sum makes
+        # values to be calibrated.
         Step("onnx", "onnx-fold-constants"),
         Step("onnx", "onnx-remove-identity"),
         Step("onnx", "onnx-concat-codes"),

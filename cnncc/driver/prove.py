@@ -40,6 +40,7 @@ def claim_of_binary(binary: Path, model: Path, options: CompileOptions) -> Claim
     bits = operand_bits(options.precision, loaded.arch)
     parallel = has_cores(loaded.instructions)
     compilation.settings = replace(compilation.settings, arch=loaded.arch, operand_bits=bits, parallel=parallel)
+    # Marked once by the options; the array and the cores are the binary's.
     mark_host_operators(compilation.module, compilation.settings.host_operators)
     compilation.run("cnn")
     return Claim(loaded, compilation.module, compilation.ctx.weights)

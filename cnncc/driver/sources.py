@@ -187,6 +187,7 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     if GROUPS in module.attributes:
         if options.groups is not None:
             raise Refusal(f"{start}: its groups are chosen already, --groups {options.groups} comes too late")
+        # The step that makes the chosen groups is among the steps then.
         settings = replace(settings, groups=AUTO)
     compilation = Compilation(ctx, module, settings, edited=start)
     remaining = [step.name for step in compilation.remaining()]

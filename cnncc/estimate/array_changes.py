@@ -77,6 +77,8 @@ def changes(program: Program, label: str, progress: Progress) -> list[Change]:
     for key, was, value in variations(program.arch):
         with suppress(Refusal):  # out of range
             arch = with_config(program.arch, {key: value})
+            # The cycles with all multipliers busy are a lower bound. Arrays are tried in its order, so the loop below
+            # may stop.
             arrays.append((0 if shape.kind == "copy" else shape.busy_cycles(arch), key, was, value, arch))
     arrays.sort(key=lambda entry: entry[0])
     remapped = _RemappedLayer(program.network, label) if program.network and program.network.candidates else None

@@ -29,6 +29,7 @@ def as_json(program: Program, frames: int, alone: Program | Refusal | None = Non
     period = counters["frames"]["period"]
     steady = None
     if period:
+        # Two runs that differ by a period of frames differ by what a period takes.
         behind = program.counters(frames=frames + period["frames"])
         pairs = zip(counters["cores"], behind["cores"], strict=True)
         cores = [_steady_core(one, other, program.arch.pe.lanes) for one, other in pairs]

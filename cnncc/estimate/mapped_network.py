@@ -84,6 +84,7 @@ class MappedNetwork:
         """The budget of the layer's mapping: the layer's own, or the mapping's words if it was chosen for fewer."""
         layer, budget = self.layer(label), self.budget(label)
         mapping, candidates = mapping_in(layer), self.candidates and self.candidates(self.arch)
+        # A mapping that is not of the front in the layer's own budget was chosen for fewer words (CHAIN-1).
         if not candidates or not candidates.is_searched(layer) or mapping in candidates.front(layer, budget):
             return budget
         return replace(budget, words=glb_words(layer_shape(layer), self.arch, mapping))

@@ -105,6 +105,7 @@ def _program(source: Path, compilation: Compilation, todo: Sequence[Step]) -> Pr
     names = [step.name for step in todo]
     mapped = ASSIGN not in names
     choice = map_layers(compilation, todo)
+    # The steps that `mapped_parts` runs take the layers apart, so the network is a copy.
     func, groups, alone = _cloned(compilation.module, choice)
     report = group_report(choice) if choice else None
     parts, array = mapped_parts(compilation), compilation.settings.arch

@@ -137,6 +137,7 @@ def analyse(
     choice = map_layers(compilation, steps)
     report = group_report(choice) if choice else None
     compilation.run_before(to_programs.name)
+    # The next step takes the layers apart, so they are read from a copy.
     mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
     compilation.step(to_programs)  # refuses what the array cannot run
     return compilation, [row_of(op, compilation.settings.arch) for op in mapped], report

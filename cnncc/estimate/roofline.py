@@ -69,6 +69,7 @@ def roofline(counters: Mapping[str, Any], arch: Arch) -> Roofline | None:
     """That of a layer or program with these operations and words (keys of docs/stats.md); None where the PEs idle."""
     if not (operations := counters["macs"] or counters["max"] + counters["add"]):
         return None
+    # MAC-7: with lane_sums, maxima and sums use all lanes of a PE, too.
     peak = arch.rows * arch.cols * (arch.pe.lanes if counters["macs"] or arch.pe.lane_sums else 1)
     words, read, write = counters["words"], counters["operands"]["glb_read"], counters["operands"]["glb_write"]
     committed = (read[name] for name in ("params", "residual", "operand", "sums"))

@@ -34,6 +34,7 @@ class CoreRun:
 
     def go_on(self) -> None:
         """Up to the next token that is not there, or to the end."""
+        # The walk yields None at each stop; `self` stands for its end.
         self.ended = next(self._steps, self) is self
 
     def _run(self) -> Iterator[None]:

@@ -69,6 +69,7 @@ class ArrayState:
     def __post_init__(self) -> None:
         pe, shape = self.arch.pe, (self.images, self.arch.rows, self.arch.cols)
         self.weight = RegisterFile("weight", pe.weight_halves, pe.weight_words, shape)
+        # MAC-6: slots count the words of a macro-instruction, with those that wait in the FIFO of a virtual neighbour.
         waiting = pe.virtual_words if pe.pong_words else 0
         self.ifmap = RegisterFile("ifmap", pe.ifmap_halves, pe.ifmap_words + waiting, shape)
         self.psum = RegisterFile("psum", pe.psum_halves, pe.psum_words, shape)
@@ -272,6 +273,7 @@ class ArrayState:
         address, inside = position(load.place, load.start, load.pattern).address(view, self.loops)
         pe_mask = np.broadcast_to(last_columns(load.place), address.shape[:2]) if load.edge else None
         if pe_mask is not None:
+            # PEs without part in the load read nothing, so their addresses may lie anywhere.
             reads = pe_mask.reshape(*pe_mask.shape, *[1] * len(load.pattern))
             inside = np.broadcast_to(reads, address.shape) if inside is None else inside & reads
         if inside is None:
@@ -360,6 +362,7 @@ class ArrayState:
         half = self.psum.opened()
         before = half.read(pes, psum, "psum")
         running = _running(mac.op)
+        # All taps share a slot, and no other pixel or channel has it: its sums run along the axis of taps.
         if mac.psum.tap == 0 and np.unique(psum[:, 0]).size == psum[:, 0].size:
             start = before[..., :1, :]
             self._store(half.words, pes, psum[:, 0], running(np.concatenate([start, terms], axis=-2), axis=-2))
@@ -439,6 +442,8 @@ class ArrayState:
             channels = position(place, A.Start(), commit.pattern).terms["k"]
             linear = commit.param * words_of_channel + self.loops.sums(view)["lin"]
             first = (linear % view.wrap if view.wrap else linear) + channels * words_of_channel
+            # Parameters are weights, and alike for all images. Their 32 bits are words, the least significant first
+            # (MEM-1).
             params = words.read(first[..., None] + np.arange(words_of_channel))[0]
             raw = params.astype(f"<i{self.arch.operand_bits // 8}").reshape(*first.shape, -1)
             pairs = np.ascontiguousarray(raw).view("<i4")

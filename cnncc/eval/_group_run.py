@@ -119,6 +119,7 @@ class _Stripes:
         self.layer, self.symbols, self.batches, self.images = layer, symbols, batches, images
         self.run = LayerRun.idle(layer, symbols, batches * images)
         self.depth = next(depth for depth, loop in enumerate(self.run.loops, 1) if loop.dim == "h")
+        # `stripe` runs the body of the loop over h, so the sums of a stripe are finished there or further inside.
         self.run.finished_at = max(self.depth, self.run.finished_at)
         self.rows = self.run.loops[self.depth - 1].step
         self.head = layer.first.value.data if layer.first is not None else self.rows
@@ -155,6 +156,7 @@ class _Stripes:
         padded, top, left = self._ifmap(sources[self.layer.ifmap], image, body)
         buffers = dict[str, LaneBuffer]()
         for name, (values, origin) in run.constants(self.symbols, padded - run.window.zero, (0, 0, top, left)):
+            # Weights and parameters are those of all batches, rows are a batch's own.
             whole = LaneBuffer.whole(values, origin, self.batches)
             buffers[name] = self._own(values, starts["n"], top, left) if name == "ifmap" else whole
         if self.layer.residual is not None:

@@ -138,6 +138,8 @@ class LayerRun:
             few = starts if loop.on else starts[at : at + some]
             self.run(depth + 1, body.iterations(loop.dim, few, loop.step, bool(loop.on)))
         if rest:
+            # docs/model.md: the rest of the innermost loop over k in space is spread over as many sets as share it
+            # evenly.
             count = even_sets(rest, self.sets[depth])
             first = whole * loop.step + np.arange(count) * (rest // count)
             self.run(depth + 1, body.iterations(loop.dim, first, rest // count, bool(loop.on)))
@@ -175,6 +177,7 @@ class LayerRun:
         low = np.minimum(low, source.origin[source.of, 1] + source.values.shape[2] - channels)
         starts = [self.position(0, first["h"], first["r"]), self.position(1, first["w"], first["s"])]
         ends = [self.position(0, last["h"], last["r"]), self.position(1, last["w"], last["s"])]
+        # Extents are equal in all lanes, and so are the spans.
         spans = [int((end - start)[0]) + 1 for start, end in zip(starts, ends, strict=True)]
         return [first["n"], low, *starts], [extent["n"], channels, *spans]
 

@@ -46,6 +46,7 @@ def check_ping_pong(mac: Mac, half: FileHalf, whole: bool, pe: Pe) -> None:
         raise Refusal(f"ping is loaded beyond the first n2n slot, {turn}")
     sizes, held = (pe.ifmap_words, pe.pong_words), {(0, slot): slot for slot in half.loads}
     for step, slots in enumerate(_read_slots(mac)):
+        # MAC-6: turns of `n2n_slot` slots lie in ping (0) and pong (1) alternately.
         reads = {(slot // turn % 2, slot % turn): slot for slot in slots if slot - turn < min(step, reuse)}
         if any(held.get(place, slot) != slot for place, slot in reads.items()):
             raise Refusal(f"pixel step {step} reads a word whose place another has taken")

@@ -176,6 +176,7 @@ class _Tracer(ArrayState):
     def _atoms(self, mac: A.Mac, col: int, last: bool) -> list[Atom]:
         ifmap = self.ifmap.taken().words[(0, *self.pe)]
         weight = self.weight.taken().words[(0, *self.pe)] if multiplies(mac.op) else None
+        # MAC-6: with ping and pong the last column takes words in passing, too, from the FIFO of its virtual neighbour.
         receives, sends = not last or self.arch.pe.pong_words > 0, col % mac.place.set_cols > 0
         atoms: list[Atom] = []
         for cycle, (z, j, i) in enumerate(np.ndindex(mac.pixels, mac.taps, mac.step_range)):
@@ -205,6 +206,7 @@ class _Tracer(ArrayState):
         names = SUMS + self.sums + places.reshape(address.shape)
         self.sums += place.size
         earlier = target.read(address)[0] if commit.sums and not self.loops.first(commit.fresh) else names
+        # A partial sum that is added to gets a new number: what was noted for the old one goes along.
         for name, before in {*zip(names.flat, earlier.flat, strict=True)}:
             if before != name and int(before) in self.waiting:
                 self.waiting[int(name)] = self.waiting.pop(int(before))

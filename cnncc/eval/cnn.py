@@ -83,6 +83,7 @@ def _sums(patches: Numbers, weights: Numbers, group: int, kind: type[np.generic]
 
 def conv_sums(x: Ints, weights: Ints, window: Window) -> Ints:
     """The sums int64[n, k, h, w] of a convolution of integers, exactly; shapes as of `convolution`."""
+    # Padding is an input, too.
     input_reach = max(int(np.abs(x - window.zero).max(initial=0)), abs(window.fill - window.zero))
     largest = input_reach * int(np.abs(weights).max(initial=0)) * weights[0].size
     # float64 has a fast matrix product, and is as exact while nothing reaches 2^53.

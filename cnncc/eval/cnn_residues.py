@@ -179,6 +179,7 @@ class _Run:
                 x, is_max = self.operand(op.x, op), op.kind.data == "max"
                 sums = self.by_draw(lambda d: pool_values(x.residues[d].astype(np.float64), op.window.data, "sum"))
                 if is_max:
+                    # docs/proof.md: the image of a maximum is MAXIMUM_START + Σ factor * x_i.
                     sums = reduced(sums) * _along_draws(self.draws.maximum(), sums.ndim) + MAXIMUM_START
                 steps = op.steps.data if op.steps else Steps()
                 result = self.finish(sums, x.degree + is_max, steps, op, op.residual)
@@ -232,6 +233,7 @@ class _Run:
             a, b, fixed = (_along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
             v = self.clamped(v * a + other.residues * b + fixed, "add_clamp", steps.add_clamp)
             degree = max(degree, other.degree) + 2
+        # Residues 0 … PRIME - 1 fit: the prime is below 2^15.
         results = v.astype(np.int16)
         if steps.shuffle != 1:
             results = np.stack([shuffle_channels(each, steps.shuffle) for each in results])

@@ -38,6 +38,7 @@ def evaluate(
     """
     symbols = arrays_of(module, store)
     block = main_function(module).body.block
+    # A network that returns its inputs: it checks them as `cnn.evaluate` does.
     checked, _ = cnn.evaluate(_module(block.args, None), store, inputs)
     values: dict[SSAValue, Any] = dict(zip(block.args, checked, strict=True))
     trace: dict[str, Ints] = {}

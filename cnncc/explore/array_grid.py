@@ -74,6 +74,7 @@ def read_value(text: str, where: str) -> Value:
     except Refusal:
         table = {}
     value = table.get("value")
+    # TOML would take `8 # words` as 8, and a text of two lines as two keys.
     if not isinstance(value, bool | int | float) or len(table) > 1 or "#" in text:
         raise Refusal(f"{where}: '{text}' is no number, true or false")
     return value

@@ -46,6 +46,7 @@ def measures_of(counters: Mapping[str, Any], arch: Arch) -> dict[str, float]:
 
 def memory_bits(arch: Arch) -> int:
     """Bits of the GLB, of all register files, and of the FIFOs of virtual neighbours (docs/machine.md: Ports)."""
+    # DESC-3: registers of operands are a bit wider than words, as a zero point is subtracted.
     pe, operand = arch.pe, arch.operand_bits + 1
     halves = pe.weight_halves * pe.weight_words + pe.ifmap_halves * (pe.ifmap_words + pe.pong_words)
     psums = pe.psum_halves * pe.psum_words * arch.psum_bits

@@ -71,6 +71,7 @@ def export_nodes(
 
     known = dict(zip(main_arguments(module), input_names(module), strict=True))
     names = _Names(known, _inner_names(nodes, store))
+    # Inputs and outputs first: a reader of the model knows their names. All other values take what is left.
     for value in inputs:
         names.give(value, names.known(value))
     results = [

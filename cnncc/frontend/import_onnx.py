@@ -94,6 +94,7 @@ class _GraphImporter:
         self.store = store
         self.refusals = refusals
         self.inputs = graph_inputs(graph)
+        # Of a name that occurs twice, as of an input that is an output, the last type counts.
         typed = (*graph.value_info, *graph.output, *graph.input)
         self.types = {value.name: _type_of(value) for value in typed}
         self.block = Block(arg_types=[self.types[value.name] for value in self.inputs])

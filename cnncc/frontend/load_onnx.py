@@ -45,6 +45,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes:
     """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1, and f16. Raises Refusal."""
     model, encoded = _read(path)
     check_nodes(model, path)
+    # ONNX's checker, below, wants whole data, and each node behind those that it reads.
     loaded = _load_external_data(model, path)
     _check_size(model, path, "with its external data")
     try:
@@ -57,6 +58,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes:
     _check_attributes(model, path)
     fix_shapes(model, path, batch, shapes, refusals)
     inferred = _inferred(model, path)
+    # Inference leaves sizes of outputs open that depend on values.
     give_shapes(inferred.graph.output, shapes)
     if widen_halves(inferred):
         _check_size(inferred, path, "with f32 in place of f16")

@@ -20,6 +20,7 @@ def encode(instruction: Instruction) -> list[int]:
     words, defaults = spec.default_words[:], spec.defaults
     for field in spec.fields:
         if (value := instruction.values[field.name]) != defaults[field.name]:
+            # The words have the default's bits already: the difference turns them into the value's.
             words[field.word] ^= (field.to_bits(value) ^ field.default_bits) << field.lsb
     return words
 

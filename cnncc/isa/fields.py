@@ -86,6 +86,7 @@ class Field:
             return self._number_bits(value)
         match self.kind, value:
             case "term", FieldTerm(axis, step):
+                # Two bits are the axis. The other bits - 2 are a signed step, below 2^(bits - 3).
                 half = 1 << self.bits - 3
                 if axis not in AXES or not -half <= step < half:
                     raise ValueError(f"{self.name}: {axis}*{step} is not an axis of {AXES} and a step of ±{half}")

@@ -37,6 +37,7 @@ def frames_to_prove(instructions: Sequence[Instruction]) -> int:
                 wraps[inst.number("id")] = inst.number("wrap")
             case Kind.STEP:
                 by, wrap = inst.term("by"), wraps.get(inst.number("id"), 0)
+                # CORE-8: a loop over frames stands in no other loop, so its register is 0.
                 if by.axis == "lin" and inst.number("loop") == 0 and wrap:
                     period = lcm(period, wrap // gcd(wrap, by.step))
             case _:

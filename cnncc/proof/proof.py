@@ -123,6 +123,7 @@ def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progres
         progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
         draws = Draws(done, count)
         network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws, frames)
+        # The network may have a higher degree than the program. Then more draws are needed than there were to be.
         proof.degree = max(proof.degree, network.degree)
         proof.draws = draws_for(proof.degree, error_bits)
         proof.parts = Comparison(claim, network, draws, frames).parts()

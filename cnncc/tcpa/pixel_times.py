@@ -65,6 +65,7 @@ def scattered_latency(layers: Sequence[ChainLayer], services: Sequence[int], by_
     worked = arrived
     order = _order(layers[0].image, layers[1].window if by_windows and len(layers) > 1 else None)
     for at, layer in enumerate(layers):
+        # In the order of arrival; pixels that arrive together, in the order of computation.
         turn = order[np.argsort(arrived.reshape(-1)[order], kind="stable")]
         worked = _in_turn(arrived, turn, services[at] * scale // fresh[at])
         arrived = _window_maximum(layer, worked)
@@ -117,6 +118,7 @@ def last_uses(layer: ChainLayer, given: Times, done: Times) -> Times:
     window = layer.window
     top, left, bottom, right = window.pad
     padded = np.pad(given, ((0, 0), (top, bottom), (left, right)))
+    # The taps are views of one array, which takes the maximum over all windows that read a pixel.
     for part in _taps(layer, padded):
         np.maximum(part, done, out=part)
     return padded[:, top : top + layer.image[0], left : left + layer.image[1]]
