@@ -154,6 +154,7 @@ def check_names(assembly: str, binary: Binary) -> None:
         code, _, comment = line.partition(";")
         if not code.strip().startswith("desc") or ": " not in comment:
             continue
+        # Names may contain ": ", so the comment may end with several of them.
         names = [name for name in at if comment.endswith(f": {on_one_line(name)}")]
         base = parse_instruction(code.strip()).values["base"]
         if not names:

@@ -49,6 +49,7 @@ def _summary(inst: Instruction, binary: Binary) -> Iterator[str]:
         return
     messages = messages_of(inst, binary.arch)
     groups = len({(message.rows, message.cols) for message in messages})
+    # A load gives all PEs as many words, so the messages of the first group are like those of any other.
     sizes = [message.head.number("input_words") for message in messages[: len(messages) // groups]]
     one = plural(len(messages[0].rows) * len(messages[0].cols), "PE")
     pes = one if groups == 1 else f"each of {groups} groups of PEs"

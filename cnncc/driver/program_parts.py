@@ -176,6 +176,7 @@ def prefetched_operands(module: ModuleOp) -> dict[str, frozenset[str]]:
     before: array.LayerOp | None = None
     for op in module.ops:
         if isinstance(op, array.LayerOp):
+            # `array-prefetch` has moved a layer's first transfers into the layer before, with views called `next.NAME`.
             fetched = [dma.record.data.glb for dma in before.walk() if isinstance(dma, array.DmaOp)] if before else []
             prefetched[op.label.data] = frozenset(
                 name.removeprefix("next.") for name in fetched if name.startswith("next.")

@@ -131,6 +131,7 @@ class ArrayState:
             if name not in self.reals:
                 raise Refusal(f"tensor {name} was never written")
             return self.reals[name]
+        # CORE-8: a tensor in DRAM has words in the record of each frame.
         records = np.arange(self._in_records(tensor).words // tensor.words) * tensor.words
         values = self.words[name].read(np.add.outer(records, addresses(tensor)))
         shape, count = (

@@ -67,6 +67,8 @@ class CoresRun:
             outside |= {} if targets else {group.yielded()[0]: result}
             self.groups.append(GroupRun(group, symbols, outside, 1, frames))
             sources = {op.result: ring for op, ring in targets}
+        # Before the first frame all buffers are free. A ring has a token for each wait for a frame before the first
+        # one.
         self.tokens = Counter({_free(IMAGE): self.buffers, _free(RESULT): self.buffers})
         self.tokens.update({_free(self._link(number)): link.primed for number, link in enumerate(self.chain.links)})
         programs = [self._dma(image, result), *(self._core(number) for number in range(len(self.groups)))]

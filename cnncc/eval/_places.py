@@ -42,6 +42,7 @@ class Words:
 
     def share(self, other: Words, distance: int) -> None:
         """Say that `other` begins `distance` words after this tensor."""
+        # Only tensors that overlap are rivals. Word a of this one is word a - distance of the other.
         if distance < self.written.size and -distance < other.written.size:
             self.rivals.append((other, -distance))
             other.rivals.append((self, distance))

@@ -29,6 +29,7 @@ from cnncc.weights import Array, WeightStore
 def _images(inputs: Sequence[Array], tensors: Sequence[A.Tensor]) -> int:
     if len(inputs) != len(tensors):
         raise Refusal(f"there are {len(tensors)} inputs, {len(inputs)} were given")
+    # A network without inputs runs once.
     counts = {array.size // max(1, prod(tensor.shape)) for array, tensor in zip(inputs, tensors, strict=True)} or {1}
     for array, tensor in zip(inputs, tensors, strict=True):
         if len(counts) > 1 or array.size != max(counts) * prod(tensor.shape) or not array.size:

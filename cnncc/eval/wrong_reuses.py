@@ -117,6 +117,7 @@ class _Numbering(ArrayState):
         if not self.result:
             return None
         numbers = self.numbers(self.tensor(self.result))
+        # The mask may be of several batches, the numbers are of one.
         where = wrong.reshape(-1, numbers.size).any(axis=0)
         bad = numbers[where & (numbers >= 0)]
         if not bad.size or self.located[0].commit.source != A.Source.PSUM:

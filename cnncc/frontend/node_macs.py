@@ -47,6 +47,7 @@ def node_macs(node: NodeOp) -> int:
     if at is None:
         return 0
     shapes = [_shape(value) for value in (*node.own_operands[:1], *node.own_operands[at : at + 1], *node.results)]
+    # Other than three: an operand is missing, or there are several results.
     if len(shapes) != 3 or any(size < 1 for shape in shapes for size in shape):
         return 0
     x, weights, result = shapes

@@ -87,6 +87,7 @@ def tree_of(instructions: Sequence[Instruction], first: int = 0, address: int = 
     heads: list[Leaf] = []
     for index, instruction in enumerate(instructions, first):
         leaf = Leaf(index, address, instruction)
+        # CORE-8: of a descriptor over frames the height is the number of frames.
         if instruction.spec.kind is InstructionKind.DESC and instruction.number("frames"):
             leaf = Leaf(index, address, replace(instruction, values={**instruction.values, "height": frames}))
         match instruction.spec.name:

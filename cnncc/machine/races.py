@@ -176,6 +176,7 @@ class LastUses:
     def note(self, step: AccessStep, engine: int) -> None:
         """Note the accesses of an instruction."""
         self.leaves[engine].append(step.leaf)
+        # The first use has number 1, so 0 says that the engine has never used a word.
         number = len(self.leaves[engine])
         for places, last, latest in (
             (step.reads, self.read[engine], self.last_read),

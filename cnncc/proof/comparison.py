@@ -142,6 +142,7 @@ class Comparison:
             got = read(run).reshape(known.residues.shape)
         except OutOfRange as error:
             return f"a result is never committed: {error}"
+        # The machine has residues of least magnitude, the network those from 0 on.
         differs = ((got - known.residues) % PRIME != 0).any(axis=0)
         if not differs.any():
             return ""

@@ -115,6 +115,7 @@ def locate_result(binary: Binary, end: int, read: TensorReader, frames: int) -> 
     if number < FIRST:
         return "no commit wrote it"
     commit = numbers.commits[bisect_right([each.first for each in numbers.commits], number) - 1]
+    # `is`: other instructions of the program may be equal.
     index = next(i for i, inst in enumerate(binary.instructions) if inst is commit.inst)
     loops = f", iteration {', '.join(map(str, commit.loops))}" if commit.loops else ""
     pe = ", PE {},{}".format(*commit.pe(number)) if commit.inst.text("source") == "psum" else ""

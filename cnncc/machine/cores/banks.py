@@ -119,6 +119,7 @@ class _SpanWalk:
         if inst.number("partial"):
             descriptor, words = self._descriptor(inst, "sums"), self.arch.words_per_sum
             low, high = self._span(descriptor, inst, terms, "offset")
+            # COMMIT-5: the partial sum of word base + p begins at word base + p * words.
             sums = (
                 descriptor.base + words * (low - descriptor.base),
                 descriptor.base + words * (high + 1 - descriptor.base) - 1,
@@ -144,6 +145,7 @@ class _SpanWalk:
             low, high = reach([(term.step, most) for term, most in (*terms, *loops) if term.axis == axis])
             ends[axis] = start + low, start + high
         more = reach([(term.step, most) for term, most in terms if term.axis == "lin"])
+        # DESC-3: padding is not read, whatever the rings. So a span is cut before it is wrapped.
         if inside and descriptor.height:
             ends |= {axis: _cut(ends[axis], size) for axis, size in (("y", descriptor.height), ("x", descriptor.width))}
         ends |= {axis: _ring(ends[axis], size) for axis, size in (("y", descriptor.ring_y), ("x", descriptor.ring_x))}

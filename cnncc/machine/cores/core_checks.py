@@ -147,6 +147,7 @@ def _check_one_giver_and_taker(target: Semaphore, wiring: Wiring) -> None:
             one, other = list(by_engine.values())[:2]
             raise Refusal(f"{one} and {other}: one engine of one core {what} tokens of {_name(target)} (CORE-4)")
     for use in filter(_is_signal, givers):
+        # A signal comes before all other uses by its core: what that gives and, if it is the taker, what it takes.
         same = [*wiring.gives[use.core, use.leaf.instruction.number("semaphore")]]
         same += wiring.takes.get(target, ()) if use.core == target[0] else []
         others = [each.leaf.index for each in same if not _is_signal(each)]

@@ -81,6 +81,7 @@ class CoreTimes(CoreWalk[int]):
         uses: Mapping[int, tuple[Pair, int]],
         timeline: list[EngineRun] | None = None,
     ) -> None:
+        # `RingNotes` follows the descriptors, so what sets them has to be seen each time.
         settings = {leaf.index for leaf, _ in core.leaves if uses and leaf.instruction.spec.kind in CHANGING_SETTINGS}
         super().__init__(core, tokens, all_loops=timeline is not None, seen=settings | uses.keys())
         self.rings = RingNotes(uses)
@@ -137,6 +138,8 @@ class CoreTimes(CoreWalk[int]):
                 if inst.number("frames"):
                     self._rows[inst.number("id")] = {}
             case "step" if inst.number("id") in self._rows and inst.term("by").axis != "lin":
+                # DESC-1: a loop has one step that is not linear, so a step on another axis takes the place of that over
+                # rows.
                 term = inst.term("by")
                 self._rows[inst.number("id")][inst.number("loop")] = term.step if term.axis == "y" else 0
             case "dma" if inst.text("direction") == "out" and inst.number("dram") in self._rows:

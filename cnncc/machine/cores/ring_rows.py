@@ -57,6 +57,7 @@ class RingNotes:
         pair, loop = self.uses[leaf.index]
         descriptor = self.descriptors[leaf.instruction.number("desc")]
         rows, ring = _rows(leaf.instruction, descriptor, index), (*pair, descriptor.base)
+        # Register 0 is that of the loop over frames, register 1 that of the loop of steps directly in it.
         frame, step = index[0] - self.skipped[0], (loop, index[0], index[1])
         steps, own = self.steps.setdefault(ring, []), RingStep(frame, *rows, done - self.skipped[1], descriptor.pitch)
         if step == self.step.get(ring):
@@ -131,6 +132,7 @@ def _peak(written: Sequence[RingStep], read: Sequence[RingStep]) -> int:
     events = [(step.done, 1, step.frame * height + step.end) for step in written]
     for frame, steps in groupby(read, lambda step: step.frame):
         low = height
+        # Backwards, as the rows are gone that no later step of the frame reads: those before the least of these.
         for step in reversed(list(steps)):
             events.append((step.done, 0, frame * height + low))
             low = min(low, step.low * step.pitch // pitch) if step.low < step.end else low

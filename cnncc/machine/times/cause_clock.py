@@ -66,6 +66,7 @@ class CauseClock(Clock):
     def put(self, queue: int, time: int, cause: str) -> None:
         super().put(queue, time, cause)
         ((time, _),) = self._tokens[queue]
+        # The token was there before the array fell idle, so no idle cycle is spent on it.
         if time <= self._mark:
             return
         since = int(self._mark)

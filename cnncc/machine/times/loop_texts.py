@@ -97,6 +97,7 @@ class LoopTexts:
         match kind := inst.spec.kind:
             case Kind.UNIT:
                 return "unit", node.index
+            # They take a cycle of the sequencer, whatever they set.
             case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                 return owner
             case Kind.HOST | Kind.HALT:

@@ -200,6 +200,7 @@ class TimedPiece:
                 case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                     clock.tick(owner)
                 case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
+                    # Commits behind it run behind it, so they all have these settings.
                     if kind is Kind.UNIT:
                         clock.set_unit(UnitSettings.of(inst))
                     texts = self.simulation.texts

@@ -250,6 +250,7 @@ def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequ
     if inst.number("partial"):
         read = times - _met(inst.when("fresh"), ranges, counts, last=False)
         final = _met(inst.when("final"), ranges, counts, last=True)
+    # A psum is read in every row of PEs, also in those whose psums are added up on the way to one row of results.
     psums = 0 if stream else times * results // result_rows(inst)[0]  # of each row of PEs
     return Traffic(
         glb_read_params=final * commit_params(inst, settings.unit, arch),

@@ -109,6 +109,8 @@ class Grid:
         """The grid of an instruction's rectangle."""
         rows, cols = inst.number("rows"), inst.number("cols")
         set_rows, set_cols = min(set_rows, rows), min(inst.number("set_cols"), cols)
+        # A side with a set that is cut short has no two axes of one size: it is one axis, along which `_pe_indices`
+        # divides.
         row_sets = rows // set_rows if rows % set_rows == 0 else 1
         col_sets = cols // set_cols if cols % set_cols == 0 else 1
         row0, col0 = inst.number("row0"), inst.number("col0")
@@ -186,6 +188,7 @@ class IndexArrays:
     def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
         """Word addresses, and a mask of those inside the bounds; None if all are (DESC-2, DESC-3)."""
         axis = self._axes(descriptor)
+        # Words and columns have no factor, so only these two products may leave 64 bits.
         far = _greatest(axis["k"]) * descriptor.plane + _greatest(axis["y"]) * descriptor.pitch
         if far >= FAR:  # products beyond 64 bits, which might lead back to an address that there is
             axis = {name: np.asarray(index, object) for name, index in axis.items()}

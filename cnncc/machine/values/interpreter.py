@@ -127,6 +127,7 @@ class Interpreter:
         else:
             self.count[loop.register] = loop.count
             self._iterate(loop)
+        # PROG-2: a register without a running loop counts as in its first and in its last iteration.
         self.index[loop.register], self.count[loop.register] = 0, 1
 
     def _iterate(self, loop: LoopNode) -> None:
@@ -195,6 +196,7 @@ class Interpreter:
             # Iteration by iteration, a trap also names the instruction that runs into it first.
             for fetched in block.fetched:
                 self.glb.put_back(fetched.low, fetched.before)
+            # No half was sent before the block: `_makes_block` has seen to that.
             self.files, self.sums, self.sent = files, sums, []
             # The failed block leaves arrays of indices in its loops' registers.
             self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
@@ -283,6 +285,7 @@ class Interpreter:
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             taken = deliver(memory, inst, grid, loops, descriptor, self.arithmetic)
+            # The axes of images, of the block's loops and of PEs, and four for the extents of a load.
             return Delivered(with_axes(taken.words, 1 + self._axes() + PE_AXES + 4), taken.reads)
 
         return find(self.block, read, self.glb, self.index, self.descriptors[inst.number("desc")])

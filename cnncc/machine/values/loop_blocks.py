@@ -277,6 +277,7 @@ class _Order:
             case Kind.DMA:
                 pass  # a transfer that the iteration begins or ends with: done before or after the block
             case Kind.COMMIT:
+                # A commit takes the half of its own iteration, or the order matters.
                 if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
                     raise _Dependent
             case _:
@@ -302,6 +303,7 @@ class _Order:
         fresh = self._first(inst.when("clear"), scope)
         if fresh is not None:
             self.psum.current = fresh
+        # The half may be of this iteration or of one around it: then the iterations in between add up in it.
         if self.psum.current is None or scope[: len(self.psum.current)] != self.psum.current:
             raise _Dependent
         sent = self._last(inst.when("send"), scope)

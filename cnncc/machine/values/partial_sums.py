@@ -58,6 +58,7 @@ class SummedAxes:
 
         Raises: OrderMatters, if a condition holds in other iterations than the first or last one of a sum.
         """
+        # The innermost axes are those that `fresh` asks for. Without it all of them add to one sum in the GLB.
         begins = len(still) - len(fresh) if fresh is not None else 0
         turns = cls(tuple(still[:begins]), tuple(still[begins:]), fresh is not None, final is not None)
         if any(axes is not None and axes != frozenset(turns.summed) for axes in (fresh, final)):
@@ -84,6 +85,7 @@ def words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Pla
     """The words [*shape, word] of the partial sums at places of a `shape`. Raises HalfFault for two in one place."""
     words = arch.words_per_sum
     if isinstance(place, Strided):
+        # Iterations that share a place name it once.
         sizes = tuple(min(size, n) for size, n in zip(place.sizes, shape, strict=True))
         steps = (*(words * step for step in place.steps), 1)
         at = Strided(base + words * place.start, (*sizes, words), steps)

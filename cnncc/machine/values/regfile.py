@@ -149,6 +149,7 @@ class Half:
             old = self.data
             # In the order of the words' own strides, copies into the half run through memory in long runs.
             order = sorted(range(len(lead)), key=lambda axis: (-abs(like.strides[axis]), lead[axis]))
+            # Room for the whole half: its loads may fill it in many parts, and none of them copies what is there.
             reserved = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
             self.reserved = reserved.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)
             self.reserved[..., :before] = old
@@ -208,6 +209,7 @@ class Half:
     def _own_columns(self) -> None:
         """Have an entry for every column, in arrays that this half alone holds."""
         shape = (*self.data.shape[:-2], self.grid.cols, self.data.shape[-1])
+        # What `np.broadcast_to` has made is read-only: several columns share its words.
         if self.data.shape != shape or not self.data.flags.writeable:
             self.data, self.reserved = np.broadcast_to(self.data, shape).copy(), None
         self.filled = np.broadcast_to(self.filled, (*self.filled.shape[:-2], *shape[-2:])).copy()

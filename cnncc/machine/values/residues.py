@@ -63,7 +63,9 @@ class Residues(Arithmetic):
             return False
         added = sum_of_words(x, reduced) if w is None else sums_of_products(x, w, reduced)
         if keeps_greatest(operation):
+            # A residue is at most PRIME / 2 in magnitude and the factor below PRIME, so no product reaches PRIME².
             added, most = residues(added) * _by_image(self.draws.maximum(), added.ndim), float(PRIME * PRIME)
+        # Sums become residues again only where they might leave the exact integers.
         if float(sums.bound.max()) + most > EXACT:
             sums.half.data = residues(sums.half.data)
             sums.measure()
