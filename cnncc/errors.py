@@ -139,6 +139,7 @@ class Refusals:
         """Raise the kept refusals, if any: a single one as it is, several as one Refusal `about` something."""
         if len(self.found) == 1:
             first = self.found[0]
+            # Anew, as its findings may have got a place here.
             raise Refusal(str(first), *self.findings) from first
         if self.found:
             raise Refusal(f"{about}{': ' if about else ''}{len(self.findings)} problems", *self.findings)

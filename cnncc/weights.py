@@ -51,6 +51,7 @@ class WeightStore:
         key = content_key(array)
         if key not in self._arrays:
             kept = np.ascontiguousarray(array).reshape(array.shape)
+            # A key is the content's: nobody may change an array behind it.
             kept.flags.writeable = False
             self._arrays[key] = kept
         return key

@@ -20,6 +20,7 @@ from cnncc.errors import ALIKE, first_of, plural
 from cnncc.model.cores_plan import CoresPlan
 
 _NODE = re.compile(r"(\w+ node) '(.*)': (.*)", re.DOTALL)  # of a reason: what, its name, why
+# The reasons of a segment are joined by "; " (`placement.py`), which a reason may have inside, too.
 _BETWEEN = re.compile(r"; (?=\w+ node '|unnamed \w+ node: )")
 
 

@@ -159,6 +159,7 @@ class PartsObserver:
 
     def __init__(self, compilation: Compilation) -> None:
         names = [step.name for step in compilation.remaining()]
+        # The steps that leave mapped layers may be over: then the module has them now.
         self.mapped = compilation.module.clone() if names[:1] == [TO_PROGRAMS] else None
         self.parts: list[Part] | None = None
 

@@ -107,6 +107,7 @@ def _less(before: Mapping[str, Any], behind: Mapping[str, Any]) -> dict[str, Any
 def _steady_core(before: Mapping[str, Any], behind: Mapping[str, Any], lanes: int) -> dict[str, Any]:
     """How much greater the counters of a core are than before, its utilisation meanwhile, and what stays as it is."""
     more = _less(before, behind) | {name: behind[name] for name in OF_A_CORE}
+    # The difference of two shares is none, so the utilisation is computed anew.
     multipliers = more["rows"] * more["cols"] * lanes
     busy = {name: more["cycles"][name] * multipliers for name in more["utilisation"]}
     return more | {"utilisation": {name: more["macs"] / most if most else 0.0 for name, most in busy.items()}}

@@ -86,6 +86,7 @@ def limit_of(cycles: Mapping[str, Any]) -> tuple[str, int]:
         }
         if sum(dram.values()) >= FEW * charged(cycles):
             return max(dram.items(), key=itemgetter(1))
+    # An elementwise layer has no cycles of compute: whatever it waits for most is its limit.
     cause, most = max(stall.items(), key=itemgetter(1))
     return (COMPUTE, cycles[COMPUTE]) if most < min(FEW * charged(cycles), cycles[COMPUTE]) else (cause, most)
 

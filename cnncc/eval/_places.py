@@ -148,6 +148,7 @@ class Coordinates:
         if view.wrap:
             linear %= view.wrap
         linear += loop["k"] * view.plane
+        # A ring wraps rows (columns) with the terms of loops in them, so these cannot be left out of what is known.
         if view.ring_y or view.ring_x:
             y, x = self.terms["y"] + loop["y"], self.terms["x"] + loop["x"]
             y, x = y % view.ring_y if view.ring_y else y, x % view.ring_x if view.ring_x else x

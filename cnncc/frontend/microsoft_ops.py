@@ -48,6 +48,7 @@ def _gemm(node: NodeProto, types: Types) -> list[NodeProto]:
 
 
 def _average_pool(node: NodeProto, types: Types) -> list[NodeProto]:
+    # A MaxPool, as ONNX's AveragePool takes no integers.
     window = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode")
     return [] if _has_channels_last(node) else [_node(node, "MaxPool", node.input[:1], *window)]
 

@@ -30,6 +30,7 @@ def sort_nodes(graph: GraphProto) -> bool:
     for index, needs in enumerate(waits_for):
         for need in needs:
             readers[need].append(index)
+    # In ascending order, and so a heap already.
     ready, order = [index for index, needs in enumerate(waits_for) if not needs], list[int]()
     while ready:
         order.append(index := heappop(ready))

@@ -90,6 +90,7 @@ class _Change:
         for node in self.graph.node:
             if _saturates(node, self.types):
                 where = OPERANDS[node.op_type]
+                # A zero point of 0 may be left out, one of 128 may not.
                 node.input.extend([""] * (where.weights_zero + 1 - len(node.input)))
                 for place in (where.weights, where.weights_zero):
                     if (name := node.input[place]) not in self.unsigned:

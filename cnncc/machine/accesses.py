@@ -77,6 +77,7 @@ class AccessWalk:
                 self.made[inst.number("id")] = (leaf.index,)
             case Kind.STEP:
                 self.descriptors.set(inst)
+                # In the order of their last runs: a step takes the place of an earlier one of its kind (DESC-1).
                 made = self.made[inst.number("id")]
                 self.made[inst.number("id")] = (*(at for at in made if at != leaf.index), leaf.index)
             case Kind.UNIT:

@@ -26,6 +26,7 @@ def interface_differences(claim: Claim) -> Iterator[str]:
         ("output", outputs_of(binary), output_names(module), list(returned(module)), func.res_attrs),
     )
     for role, given, names, values, attrs in sides:
+        # What follows pairs tensors and values by their places, which has no meaning then.
         if [tensor.name for tensor in given] != names:
             yield f"{role}s are {', '.join(tensor.name for tensor in given)}, the network has {', '.join(names)}"
             return

@@ -266,6 +266,7 @@ def _spent(layers: Sequence[ChainLayer], pes: list[int], total: int, array: Tcpa
     latency = layer_parallel(layers, pes, array, convention).latency
     while True:
         steps = [_next_step(pes, at, layer_work(layer, array, convention).units) for at, layer in enumerate(layers)]
+        # A layer whose PEs have one unit each has no next step: its numbers come back as they are.
         steps = [step for step in steps if sum(pes) < sum(step) <= total]
         if not steps:
             return pes

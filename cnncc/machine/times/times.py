@@ -113,6 +113,7 @@ class Simulation:
         The effect's owners are relative to the loop's. Loops of one text share their effects, except where the limit
         ends: the trap has to name the loop's own instruction.
         """
+        # Registers that no condition inside the loop asks for do not tell two iterations apart.
         in_first, in_last = self.texts.edge_masks(loop)
         key = (self.texts.number(loop, state.unit), first & in_first, last & in_last, state)
         known = self._known.get(key)

@@ -80,4 +80,5 @@ class FetchedWords:
             if isinstance(loops[register], int) and loops[register] != i:
                 continue
             parts.append(read(version, [*loops[:register], i, *loops[register + 1 :]], at).words)
+        # A version has all images, or one if they agree in it.
         return np.concatenate(np.broadcast_arrays(*parts), axis=1)
