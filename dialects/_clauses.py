@@ -71,6 +71,7 @@ def format_clauses(record: Any) -> str:
 
 
 def _is_head(field: dataclasses.Field[Any], hint: Any) -> bool:
+    # A number without a name would not say what it counts.
     return field.default is dataclasses.MISSING and hint is not int
 
 
@@ -234,6 +235,7 @@ def _slots(parser: AttrParser) -> Slots:
     while sign:
         number, counter = parser.parse_optional_integer(allow_boolean=False, allow_negative=False), "base"
         if number is None or parser.parse_optional_punctuation("*"):
+            # `9*channel` and `channel` are steps of a counter, a number alone is the base.
             counter = _choice(parser, "counter", COUNTERS)
         step = 1 if number is None else number
         values[_new(parser, counter, values)] = -step if sign == "-" else step
@@ -283,6 +285,7 @@ def clauses_attr(name: str, record: type[RecordT]) -> type[ClausesAttr[RecordT]]
     """The attribute of this name that holds such a record."""
     body = {"name": name, "__doc__": record.__doc__, "__module__": __name__}
     bases = (ClausesAttr[record],)
+    # `new_class`, not `type`: it notes the bases as written, in which `RecordAttr.record_type` finds the record.
     return irdl_attr_definition(new_class(f"{record.__name__}Attr", bases, None, lambda own: own.update(body)))
 
 

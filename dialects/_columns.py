@@ -54,15 +54,15 @@ class ColumnsOp(IRDLOperation):
     @property
     def apart(self) -> int:
         """Columns from a strip to the next one; 0 for a single strip."""
-        return self.every.value.data if self.every is not None else 0
+        return self.every.value.data if self.every is not None and shape(self.result.type)[0] > 1 else 0
 
     def verify_(self) -> None:
         whole, own, first = shape(self.x.type), shape(self.result.type), self.first.value.data
         images = 1 if self.every is not None else own[0]
         if len(whole) != 4 or whole[:3] != (images, *own[1:3]):
             raise VerifyException(f"nest.columns: {whole} and {own} are not n c h w with other columns alone")
-        if self.every is not None and self.apart < 1:
-            raise VerifyException(f"nest.columns: strips every {self.apart} columns: 1 or more")
+        if self.every is not None and self.every.value.data < 1:
+            raise VerifyException(f"nest.columns: strips every {self.every.value.data} columns: 1 or more")
         end = first + (own[0] - images) * self.apart + own[3]
         if not 0 <= first < end <= whole[3]:
             raise VerifyException(
@@ -104,6 +104,7 @@ class ColumnsPart(NamedTuple):
 def columns_of(value: SSAValue, known: Container[SSAValue] = ()) -> ColumnsPart:
     """What `value` is columns of; no further up than the first value that is `known`."""
     part = ColumnsPart(value)
+    # Strips are taken of one image, so that a chain takes them once: of the distances all others are 0.
     while part.whole not in known and isinstance(op := part.whole.owner, ColumnsOp):
         part = ColumnsPart(op.x, part.first + op.first.value.data, part.apart + op.apart)
     return part

@@ -34,6 +34,7 @@ def cores_problems(cores: Sequence[CoreTokens]) -> list[str]:
     regions = [(core.label, core.region) for core in cores if core.region.rows]
     if problem := regions_problem(regions):
         return [problem]
+    # Tokens are followed along routes, so that these have to lead to cores that exist.
     problems = list(_route_problems(cores))
     return problems or list(_token_problems(cores))
 
@@ -55,6 +56,7 @@ def _token_problems(cores: Sequence[CoreTokens]) -> Iterator[str]:
             routed.setdefault(semaphore, []).append((target, to))
             sources.setdefault((target, to), set()).add((number, semaphore))
         for semaphore, engines in core.gives.items():
+            # CORE-3: a token with routes goes to all their targets, and not to the core's own semaphore.
             for target in routed.get(semaphore, [(number, semaphore)]):
                 givers.setdefault(target, set()).update((number, engine) for engine in engines)
     takers = {(number, taken): core.takes[taken] for number, core in enumerate(cores) for taken in core.takes}
@@ -66,6 +68,7 @@ def _token_problems(cores: Sequence[CoreTokens]) -> Iterator[str]:
         name = f"semaphore {semaphore} of core {cores[number].label}"
         if (number, semaphore) not in givers:
             yield f"nothing gives {name} a token: a route or a signal is missing (CORE-4)"
+        # CORE-4: one engine at the end of a route. Engines of one core are also kept apart by `sync` (TOKEN-4).
         if (number, semaphore) in sources and len(engines) > 1:
             yield f"engines {' and '.join(sorted(engines))} take from {name}: one does (CORE-4)"
     for (number, semaphore), by in givers.items():

@@ -147,6 +147,7 @@ def mapping_in(nest: Region) -> Mapping:
 def is_perfect(nest: Region) -> bool:
     """Is each body stages, then one loop or `nest.mac`?"""
     for block in blocks_of(nest):
+        # None is the last op of an empty body.
         *stages, last = [None, *block.ops]
         if not isinstance(last, ForOp | ParOp | MacOp) or not all(isinstance(op, StageOp) for op in stages[1:]):
             return False

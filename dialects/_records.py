@@ -47,6 +47,7 @@ def is_default(field: dataclasses.Field[Any], value: object) -> bool:
 def format_value(value: object) -> str:
     """A field's value as text."""
     match value:
+        # A bool is an int, too: it comes before `int()`.
         case bool():
             return "true" if value else "false"
         case float():
@@ -134,6 +135,7 @@ class RecordAttr(Data[RecordT], Generic[RecordT]):
     @classmethod
     def record_type(cls) -> type[RecordT]:
         """The type of its record."""
+        # `vars`: the bases of this class itself. An inherited entry would have the type variable for the record.
         return get_args(vars(cls)["__orig_bases__"][0])[0]
 
     @classmethod

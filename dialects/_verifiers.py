@@ -26,6 +26,7 @@ class _SimpleOpDef(OpDef):
         """Whether operands, results, properties and attributes are as defined."""
         if len(op.operands) != len(self.operands) or len(op.results) != len(self.results):
             return False
+        # An attribute that no definition has is legal in xDSL, a property is not.
         if len(op.regions) != len(self.regions) or op.successors or op.properties.keys() - self.properties:
             return False
         context = VerificationContext()
@@ -62,4 +63,6 @@ def use_simple_verifiers(dialect: Dialect) -> None:
         definition = op.get_irdl_definition()
         parts = (*definition.operands, *definition.results, *definition.regions)
         if not definition.successors and not any(isinstance(each, VariadicDef) for _, each in parts):
+            # xDSL made the definition when the class of the op was. Both classes have the same fields, so that one
+            # takes the other's place.
             definition.__class__ = _SimpleOpDef

@@ -320,6 +320,7 @@ def _problems(layer: LayerOp) -> Iterator[str]:
                 yield f"view {view.name} is over frames, but its tensor does not lie in DRAM (CORE-8)"
             if view.tensor not in tensors:
                 yield f"view {view.name}: there is no tensor {view.tensor}"
+            # A view stands at the head of the layer, before the loops that step it. So any loop of the layer will do.
             yield from (f"view {view.name}: there is no loop {t.loop}" for t in view.steps if t.loop not in loops)
             continue
         names, conditions = _names(op)
@@ -335,6 +336,7 @@ def _problems(layer: LayerOp) -> Iterator[str]:
 
 def _commit_problems(records: Iterable[Unit | Commit]) -> Iterator[str]:
     """Commits that lack a view of what they read: the number of a view that is not named is that of another one."""
+    # COMMIT-3: before the first unit psums pass as they are.
     unit = Unit()
     for record in records:
         if isinstance(record, Unit):
@@ -352,6 +354,7 @@ def _semaphore_problems(layer: LayerOp) -> Iterator[str]:
     """
     inside = list(tokens_in(layer))
     given = {tokens.give for _, tokens in inside}
+    # The giver is mostly the layer itself or one beside it. To look at all layers for each would take quadratic time.
     others = _nearest_first(layer)
     while not given.issuperset(tokens.take for _, tokens in inside if tokens.take) and (other := next(others, None)):
         given |= {tokens.give for _, tokens in tokens_in(other)}
@@ -436,6 +439,7 @@ def _names(op: Operation) -> tuple[list[str], list[str]]:
     record = op.record.data
     conditions: list[Condition] = [getattr(record, name) for name in _condition_fields(type(record))]
     if not isinstance(record, Mac):
+        # A condition counts only with a semaphore: its default, always, names no loop.
         tokens = record.tokens
         conditions += [tokens.take_when if tokens.take else (), tokens.give_when if tokens.give else ()]
     return [view for view in views if view], [name for names in conditions for name in names or ()]

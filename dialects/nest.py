@@ -309,6 +309,7 @@ class CoresOp(IRDLOperation):
         if problem := _chain_problem(self, last):
             raise VerifyException(f"nest.cores {self.label.data}: {problem} (CHANNEL-1)")
         regions = [(group.label.data, group.place.data) for group in self.groups() if group.place]
+        # `chain_of` reads the ops as a chain, which `_chain_problem` has checked.
         chain = chain_of(self)
         problem = regions_problem(regions) or next(filter(None, map(channel_problem, chain.channels)), None)
         if problem := problem or liveness_problem(chain):
@@ -370,6 +371,8 @@ def _chain_problem(cores: CoresOp, last: YieldOp) -> str | None:
     in_turn = [op for group in groups for op in (group, *cores.channels_behind(group))]
     if not groups or [*cores.body.block.ops] != [*in_turn, last]:
         return "a group, the channels of its results, the next group: they do not stand in this order"
+    # What a core may read from outside: the image, which is what the first layer of all reads, or the channels before
+    # it.
     entries: set[SSAValue] = {groups[0].layers()[0].ifmap}
     if any(isinstance(value.owner, ChannelOp) for value in entries):
         return "the first group reads a channel"
@@ -432,6 +435,7 @@ def group_layers(group: GroupOp) -> list[GroupLayer]:
         kind, sizes, reads = op.kind.data, op.sizes.data, reads_of_values(op, results)
         return GroupLayer(label_of(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves, first)
 
+    # A load brings rows up to the last one that a window touches.
     return without_unread_rows([plain(op) for op in members])
 
 

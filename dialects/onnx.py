@@ -23,6 +23,7 @@ import binascii
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
+import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BytesAttr,
@@ -151,8 +152,6 @@ def replace_constant(node: NodeOp, index: int, array: Array, store: WeightStore)
 
 def bytes_array(data: bytes) -> Array:
     """`data` as u8[len]."""
-    import numpy as np
-
     return np.frombuffer(data, np.uint8)
 
 

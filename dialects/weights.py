@@ -116,6 +116,7 @@ _ELEMENT_TYPES: dict[str, Attribute] = {
     **{f"int{bits}": IntegerType(bits) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64)},
 }
+# numpy has no bfloat16 of its own. `constant_array` leaves a type that is not here unchecked.
 _DTYPES = {element_type: np.dtype(name) for name, element_type in _ELEMENT_TYPES.items() if name != "bfloat16"}
 
 
@@ -148,6 +149,7 @@ def constant_array(op: Operation, store: WeightStore) -> Array:
             raise Refusal(f"{what}: its type is {shaped}, but weight '{op.value.key.data}' is {held}: give one of both")
         return array
     values = list(op.value.get_values())
+    # A splat has one value for all elements.
     full = values * int(np.prod(shaped.get_shape())) if op.value.is_splat() and len(values) == 1 else values
     return np.array(full, element_dtype(shaped.element_type)).reshape(shaped.get_shape())
 

@@ -10,9 +10,10 @@ from examples import SEED, examples
 from group_cases import PRESETS, Chain, random_chain, tensor, turn
 from test_column_strips import at_nest, computed, mapped, ops
 from test_group_programs import REFUSED, checked, claim_of, program_of, raced, without
-from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i16, i64
+from xdsl.ir import Block, SSAValue
 
-from cnncc.dialects._columns import ColumnsOp, JoinOp
+from cnncc.dialects._columns import ColumnsOp, JoinOp, columns_of
 from cnncc.dialects.array import ViewAttr, ViewOp
 from cnncc.dialects.nest import GroupOp
 from cnncc.driver.pipeline import TO_PROGRAMS
@@ -63,6 +64,21 @@ def test_strips_that_are_alike_are_one_group() -> None:
     ]
     assert [(op.first.value.data, op.apart) for op in ops(module, ColumnsOp) if op.every] == [(1, 3)]
     assert np.array_equal(computed(ctx, module, block()), block().result())
+
+
+def test_a_single_strip_counts_for_no_distance() -> None:
+    """Strips every 4 columns of one that is written as every 3: they are 4 columns apart, not 7."""
+    whole = Block(arg_types=[TensorType(i16, [1, 1, 3, 20])]).args[0]
+
+    def columns(value: SSAValue, first: int, every: int, images: int, width: int) -> SSAValue:
+        properties = {"first": IntegerAttr(first, i64), "every": IntegerAttr(every, i64)}
+        op = ColumnsOp.create(
+            operands=[value], properties=properties, result_types=[TensorType(i16, [images, 1, 3, width])]
+        )
+        op.verify()
+        return op.results[0]
+
+    assert columns_of(columns(columns(whole, 2, 3, 1, 18), 1, 4, 3, 4)) == (whole, 3, 4)
 
 
 @pytest.mark.parametrize("change", ["first", "every"])
