@@ -108,8 +108,10 @@ def _last_that_comes_in(before: LayerOp) -> Operation:
     if not later:
         return [op for op in head if isinstance(op, ViewOp | DmaOp)][-1]
     last = later[-1]
+    # Loops around blocks in two buffers are peeled: what brings the last block stands in loops of one iteration.
     while isinstance(last, RepeatOp) and last.record.data.count == 1:
         inner = [op for op in last.body.block.ops if _comes_in(op)]
+        # The transfer stands in this loop itself: the place is behind it, as behind a loop of several iterations.
         if not any(isinstance(op, RepeatOp) for op in inner):
             break
         last = inner[-1]

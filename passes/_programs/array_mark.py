@@ -38,6 +38,7 @@ def marked_array(module: ModuleOp, option: str | None, name: str) -> Arch:
     if marked is None:
         raise Refusal(f"{name}: nothing says which array the layers are mapped to: arch=NAME or FILE")
     with suppress(Refusal):
+        # The mark begins with the array's name. That of a file may be no preset, or by chance another array's.
         arch = load_arch(marked.partition(" (")[0])
         if array_title(arch) == marked:
             return arch

@@ -71,6 +71,7 @@ def _users(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor]) -> dict[s
 
 def _accesses(layer: A.LayerOp) -> Iterator[tuple[str, str, str]]:
     """(engine, how, tensor) of all instructions of a layer that name a view. Views stand before their uses."""
+    # A commit names no view of what it does not read; "" is no tensor.
     tensor: dict[str, str] = {"": ""}
     for op in layer.walk():
         if isinstance(op, A.ViewOp):

@@ -105,6 +105,7 @@ def weights_in(transfers: Sequence[Node], full: Semaphore) -> list[Node]:
             tokens = replace(node.tokens, give=int(full)) if node.tokens.give else node.tokens
             result.append(replace(node, tokens=tokens))
         elif isinstance(node, A.View) and node.name in named:
+            # The loops that step a view stand in the program of the core. Here each operand comes once, as a whole.
             result.append(replace(node, steps=()))
     return result
 
@@ -118,6 +119,7 @@ def frames_through(image: tuple[str, ActivationLayout], result: tuple[str, Activ
         start[0].transfer(A.Direction.IN, A.Tokens(int(free), int(full))),
         start[1].transfer(A.Direction.OUT, A.Tokens(int(out_full), int(out_free)), -lag),
     )
+    # CORE-8: frames + lag iterations. The first `lag` of them take no result away, the last `lag` bring no image.
     loop = A.Repeat("i0", 1 + lag, frames=True)
     return [*(view for side in start for view in side.views()), Body(loop, transfers)]
 

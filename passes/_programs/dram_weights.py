@@ -26,6 +26,7 @@ def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
     arrays: 32-bit arrays of one value each. Returns operand words of shape [channel or position, words of one].
     """
     columns = np.stack([np.ascontiguousarray(a).view(np.uint32) for a in arrays], axis=1)
+    # MEM-1: the least significant word comes first, whatever the byte order of this computer.
     words = columns.astype("<u4").view(np.dtype(f"<i{operand_bits // 8}"))
     return words.reshape(len(columns), -1)
 

@@ -33,6 +33,7 @@ def numbered(lifetimes: Sequence[Lifetime]) -> list[Lifetime]:
     """
     ends, steps = sorted(each.last for each in lifetimes), list[int]()
     for first in sorted(each.first for each in lifetimes):
+        # What was there at the last step has ended in part: this one does not meet all of it, and begins a new step.
         if not steps or ends[bisect_left(ends, steps[-1])] < first:
             steps.append(first)
     return [
@@ -47,6 +48,7 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     starts = dict[str, int]()
     for name, words, first, last in lifetimes:
         at = 0
+        # By start: the first gap that is large enough is the lowest one.
         for start, end, begins, ends in placed:
             if begins <= last and first <= ends:
                 if start >= at + words:

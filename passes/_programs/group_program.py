@@ -107,6 +107,7 @@ class GroupProgram:
 
     def _section(self, body: GroupBody, section: Section, image: Piece | None) -> list[Node]:
         layer = self.group[section.layer]
+        # GROUP-11: behind a first stripe of 1 row, stripes of 4 begin at rows 1, 5, …: 3 less than their numbers say.
         less = section.stripe * layer.rows - layer.stripes.start(section.stripe)
         # No condition of a layer in a group asks for its last stripe.
         stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, False, less)

@@ -134,6 +134,8 @@ class LayerInstructions:
 
         All macro-instructions of a sum have the same sets, also where fewer taps are left over for the last of them.
         """
+        # Where neighbours pass columns on, only PEs with windows side by side are in one set (MAC-3). Output channels
+        # and images always have sets of their own.
         shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, self.taps, extent["w"])
         return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
 
@@ -159,6 +161,7 @@ class LayerInstructions:
         top, left = self.shape.window.pad[:2]
         if stage := self.operands.stages.get("ifmap"):
             start = replace(start, offset=start.offset + self.operands.buffer(stage, at))
+        # Rows and columns are those of the image, so that padding lies at -1, -2, … (DESC-3).
         start = replace(start, y=start.y - top, x=start.x - left)
         layout = ifmap_layout(self.shape, dict(at.extent), ifmap.coordinates["n"].step, self.box)
         if len(layout.axes) > 4:
@@ -184,6 +187,8 @@ class LayerInstructions:
 
     def _shared(self, at: Position, place: A.Place) -> int:
         """How many columns of the image, the last ones, come from a PE's east neighbour."""
+        # In a set of one column each PE has a virtual neighbour, whose words the GLB reads for it alone: nothing is
+        # saved. With pong words, the half of an ifmap has no room for shared columns otherwise (MAC-6).
         if not self.passes or not (self.arch.pe.pong_words or place.set_cols > 1):
             return 0
         return shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"])
@@ -242,6 +247,7 @@ class LayerInstructions:
                 f"{COUNTERS}: move a loop out of it, or together what is together in the image and in the weights"
             )
         padded = [*groups, *[NO_STEPS] * (COUNTERS - len(groups))]
+        # Sums are the same in any order of the counters (MAC-1). Of equally good orders the first one is as in the box.
         pixels, taps, channels = min(permutations(padded), key=self._misplaced)
         if pixels.trips > self.arch.pe.max_pixels:
             raise self._refuse(
@@ -301,6 +307,7 @@ class LayerInstructions:
             return 0
         inner = {output_dim: at.extent[output_dim] for output_dim in outputs[outputs.index(dim) + 1 :]}
         if "k" in inner and self.lane_dims == "k":
+            # MAC-7: the psums of a pixel fill whole rows of banks.
             inner["k"] = channel_slots(self.arch, inner["k"], self._lanes("k", at))
         return prod(inner.values())
 
@@ -356,6 +363,7 @@ class LayerInstructions:
         left = [dim for dim in self.box if dim in OUTPUT_DIMS and at.extent[dim] > 1]
         usual = {"pixels": "w", "lines": "h", "channels": "k"}
         chosen = {name: dim for name, dim in usual.items() if dim in left}
+        # Images have no extent of their own in a commit, and take one that is free.
         for dim in (dim for dim in left if dim not in chosen.values()):
             free = next((name for name in usual if name not in chosen), "")
             if not free:

@@ -116,6 +116,7 @@ class Operands:
             views += self._activation_views(name, homes[name]) if name in homes else []
         if tensor := self.layer.tensors.buffers.get("sums"):
             output = next(view for view in views if view.name == "output")
+            # Sums are complete before their block leaves: one buffer of them, also where blocks alternate between two.
             wrap = self.buffer_words(self.doubled) if self.doubled else output.wrap
             plane = (output.ring_y or output.height) * output.pitch  # channels of sums follow each other
             views.append(replace(output, name="sums", tensor=tensor, plane=plane, wrap=wrap))
@@ -174,6 +175,7 @@ class Operands:
         """Where a commit starts: in the output, in the buffers that it works on."""
         output = self.glb["output"]
         if "output" not in self.stages:
+            # An output in a ring has no images. The common start counts those of a residual that is resident beside it.
             images = output.coordinates["n"]._replace(step=self.image)
             output = replace(output, coordinates={**output.coordinates, "n": images})
         start = self.loops.start(output, at)

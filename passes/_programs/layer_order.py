@@ -44,10 +44,12 @@ class IterationOrder:
         if loop.on:
             return cuts
         if depth in self.loops.unrolled:
+            # Each iteration is a piece of its own: nothing is left to peel.
             return [(1, size, first + i) for n, size, first in cuts for i in range(n)]
         if depth < self.peeled:
             cuts = [cut for n, size, first in cuts for cut in ((n - 1, size, first), (1, size, first + n - 1))]
         if depth == self.opened:
+            # A single full tile is peeled: the first cut is empty then (n = 0), and both parts of it are dropped below.
             (n, size, first), *rest = cuts
             cuts = [(min(n, 1), size, first), (n - 1, size, first + 1), *rest]
         return [cut for cut in cuts if cut[0] > 0]
@@ -72,8 +74,10 @@ class IterationOrder:
         depth = len(at.pieces)
         cuts, result = self.cuts(depth, at.extent), list[tuple[Cut, Position]]()
         for number, cut in enumerate(cuts):
+            # In the last piece, what follows is the next block of the loop around: `at.following`, or nothing.
             inner_position, after = self.inside(at, number), dict(at.following)
             for inner in (inner for inner in staged if inner > depth):
+                # The last full tile is peeled, so that an iteration follows each one of a piece of several.
                 if inner_position.pieces[-1].count > 1:
                     after[inner] = self.first(self.inside(at, number, on=1), inner)
                 elif number + 1 < len(cuts):
@@ -113,6 +117,7 @@ class IterationOrder:
                 if first > piece.base:
                     break
                 extent = {**current, loop.dim: size}
+                # PEs side by side have one block in time: a rest behind 8 of them is block 1, not 8.
                 count_in_time = 1 if loop.on else count
                 total += min(count_in_time, piece.base - first) * self.blocks(piece.loop + 1, staged, extent)
         return total
@@ -137,4 +142,5 @@ class IterationOrder:
         visit(0, self.sizes)
         if any(len({blocks % 2 for blocks in passed}) > 1 for passed in strides.values()):
             return None
+        # Two buffers come round after two blocks: of strides that are all even, or all odd, any one does.
         return {depth: max(passed) for depth, passed in strides.items()}

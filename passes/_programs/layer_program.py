@@ -131,6 +131,7 @@ class ProgramWalk:
         loops = LoopPieces(self.outer, self.unrolled, self.layer.in_group)
         peeled = max((stage.depth for stage in alternating(self.layer.mapping.glb_stages)), default=0)
         order = IterationOrder(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
+        # GLB-3: a layer that is too large with the first iterations peeled, too, may do without that.
         if order.opened >= 0 and order.copies(0, peeled, sizes) > MOST_BODIES:
             order = IterationOrder(loops, sizes, self.sets, peeled)
         if (copies := order.copies(0, peeled, sizes)) > MOST_BODIES:
@@ -170,11 +171,14 @@ class ProgramWalk:
             by_loads = stage.operand == "weight" or (
                 stage.operand == "ifmap" and self.transfers.tokens.is_freed_by_loads()
             )
+            # The commit, which frees other buffers, comes behind all iterations: the second slice would wait for ever.
             if stage.depth > depth and not by_loads:
                 raise self._refuse(f"{stage.operand} is staged in glb inside loops that add up sums in the PEs")
 
     def _inside(self, depth: int, at: Position) -> list[Node]:
         nodes: list[Node] = []
+        # As transfers come (`glb_tokens.ORDER`): loads run in order, and one that waits holds up weights that are
+        # there.
         for operand in ("weight", "ifmap"):
             if self.rf.get(operand) == depth:
                 spread = self._spread(depth, at, operand)
@@ -207,6 +211,7 @@ class ProgramWalk:
                 f"{operand} is staged in rf outside loops in space that do not take equal parts: tiles must divide "
                 f"what is around them there, or the stage stand inside these loops"
             )
+        # `tile` shrinks by all loops inside; `held`, what a PE gets of the operand, by those in space alone.
         tile, held, space = dict(at.extent), dict(at.extent), at.space
         timed: set[str] = set()
         for i, loop in enumerate(self.outer[depth:], depth):

@@ -201,6 +201,7 @@ class LoopPieces:
 
     def first(self, pieces: Sequence[Piece]) -> A.Names | None:
         """The condition that all these loops are in their first iteration."""
+        # A loop of one iteration is in its first one at all times, and is left out.
         return tuple(self.name(p.loop) for p in pieces if p.count > 1) if all(p.first for p in pieces) else None
 
     def last(self, pieces: Sequence[Piece]) -> A.Names | None:

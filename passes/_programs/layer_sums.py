@@ -33,6 +33,7 @@ class Sections:
         """Whether loops in space inside `depth` use the same PEs, with equal parts, in all iterations around them."""
         extent = dict(extent)
         for i, loop in enumerate(self.outer[depth:], depth):
+            # Also a loop in time around one in space: 10 rows in tiles of 4 on 4 PEs end with a tile of 2 on 2 PEs.
             spread = loop.on or any(inner.on and inner.dim == loop.dim for inner in self.outer[i + 1 :])
             (_, size, _), *rest = split(extent[loop.dim], loop.step, self.sets[i])
             if spread and rest:
@@ -85,6 +86,8 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int 
     stages = [stage for stage in mapping.stages if stage.operand == "output"]
     if stages:
         return stage_block(shape, mapping.loops, stages[0]).words
+    # COMMIT-5: sums lie as results do. In a part of another tensor rows are `pitch` apart, and the last one ends with
+    # its own words.
     rows, cols = shape.sizes.k * shape.sizes.h, max(pitch, shape.sizes.w)
     return (shape.sizes.n - 1) * (image or rows * cols) + (rows - 1) * cols + shape.sizes.w
 

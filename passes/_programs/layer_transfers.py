@@ -41,6 +41,8 @@ def alternating(stages: Map[str, Stage]) -> list[Stage]:
 
 def is_one_slice(outside: Sequence[Loop]) -> bool:
     """Whether the weights that all PEs need inside these loops are all taps of neighbouring output channels."""
+    # With a loop in time inside one in space, PEs would need channels that lie apart: tiles of 4 on 2 PEs, halved, are
+    # channels 0, 1 and 4, 5.
     over_k = [bool(loop.on) for loop in outside if loop.dim == "k"]
     parts = [loop for loop in outside if loop.dim in "rs" or (loop.on and loop.dim == "c")]
     return over_k == sorted(over_k) and not parts
@@ -71,6 +73,7 @@ class LayerTransfers:
             raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
         if "output" in depth and depth.get("residual", depth["output"]) != depth["output"]:
             raise self._refuse("residual is staged in glb where output is")
+        # Inside a block of the output loads free the buffers, by a semaphore that only two have (IFMAP_FREE).
         if "output" in depth and depth.get("ifmap", 0) > depth["output"] and self.stages["ifmap"].buffers == 1:
             raise self._refuse("ifmap is staged in glb in two buffers where that is inside the blocks of the output")
         if self.layer.shape.per_position:
@@ -105,6 +108,7 @@ class LayerTransfers:
         buffers = {operand: stage.buffers for operand, stage in self.stages.items()}
         if wrong := [operand for operand, count in buffers.items() if count > 2]:
             raise self._refuse(f"{wrong[0]} is staged in glb in one buffer or two, not in {buffers[wrong[0]]}")
+        # The residual waits for free blocks of the output, else of the ifmap. By itself it has any number.
         other = buffers.get("output", buffers.get("ifmap", 2))
         if buffers.get("residual", 1) > other:
             name = "output" if "output" in buffers else "ifmap"
@@ -175,6 +179,7 @@ class LayerTransfers:
     def fetches(self, depth: int, at: Position) -> list[Node]:
         """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
         operands = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
+        # GLB-3: the second slice came behind the block before.
         following = None if depth in self.slices and self._has_second(at) else at.following.get(depth)
         prefetched = self._fetched(operands & self.doubled, following) if following else []
         return [*self._fetched(operands - self.doubled, at), *prefetched]
@@ -190,6 +195,7 @@ class LayerTransfers:
         for depth in self.slices:
             slice_ = block
             while len(slice_.pieces) < depth:
+                # Down to the first slice of the block: what follows that is the second one.
                 _, slice_ = self.operands.order.bodies(slice_, [depth])[0]
             if self._has_second(slice_):
                 prefetched = {operand for operand in self.doubled if self.stages[operand].depth == depth}

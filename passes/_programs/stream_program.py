@@ -83,6 +83,8 @@ class _StreamProgram:
         for name, home in self.layer.tensors.homes().items():
             steps = self.loops.steps(_flat(self.layer, home.image))
             if stage := self.staged.get(name):
+                # A commit has one start for all operands: where it moves from buffer to buffer, a single one comes
+                # round.
                 wrap = stage.buffers * self.words if self.twice else 0
                 alternates = between if stage.buffers > 1 else ()
                 views.append(A.View(f"{name}.dram", home.tensor, steps=steps))
@@ -158,6 +160,7 @@ def _blocks(layer: ProgramLayer) -> tuple[Loop, ...]:
     loops, sizes = layer.mapping.loops, layer.shape.sizes
     depths = {stage.depth for stage in layer.mapping.stages} or {0}
     apart = _apart(layer)
+    # Images that lie apart are no run of words, so that the outermost loop, over n, is one over blocks, too.
     blocks = loops[: max(max(depths), int(apart))]
     extent, every, problem = inside(sizes, blocks), whole(sizes), ""
     is_run = extent["n"] == 1 or (not apart and all(extent[dim] == every[dim] for dim in "khw"))

@@ -199,6 +199,7 @@ class ArrayTensors:
 
     def declare(self, tensor: A.Tensor) -> str:
         """Declare a tensor and return its name, with a prime where another tensor or the interface has the name."""
+        # Inputs and outputs keep their names: `names` keeps others from taking them first.
         name = tensor.name
         while tensor.role in ("value", "weight") and (name in self.declared or name in self.names):
             name += "'"
@@ -277,6 +278,7 @@ class ArrayTensors:
             return self.exchange(*output)
         if (memory, value) not in self.places:
             dims = shape(value.type)
+            # A tensor with scale 0 would be in the host's memory (docs/machine.md, "The binary").
             label, scale = (f"{name}.glb", 0.0) if memory == "glb" else (name, 1.0)
             tensor = A.Tensor(label, memory, prod(dims), dims, scale=scale)
             if part := self.parts.get(value):
