@@ -98,6 +98,7 @@ class NestGroupPass(ModulePass):
             return
         chosen = [self._of(group) for group in _chosen(op)]
         given = [self._of(group) for group in (read_schedule(self.schedule).groups if self.schedule else ())]
+        # `_whole` would refuse a group that fits in strips alone. The layers beside it are prefetched as before.
         if given and mark_of(op) and not any(each.columns for each in given):
             _prefetch(op, [each._whole(op) for each in given], marked_array(op, self.arch, self.name))
         for each in (*chosen, *given):

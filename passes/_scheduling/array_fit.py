@@ -38,6 +38,7 @@ def lane_problems(mapping: Mapping, arch: Arch) -> Iterator[Finding]:
 
 def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
     """Sums that would have to travel where there is no link."""
+    # One finding for a dimension on an axis, however many loops it has there.
     for loop in dict.fromkeys(replace(loop, step=1) for loop, count in loops_in_space(shape, mapping) if count > 1):
         if loop.dim not in REDUCTION_DIMS or loop.on == LANES:
             continue

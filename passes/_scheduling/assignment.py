@@ -27,6 +27,7 @@ def assign(module: ModuleOp, only: str | None, candidates: Candidates) -> None:
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
     """
     if candidates.schedule.entries or candidates.schedule.outputs or candidates.others:
+        # A schedule may name any layer of the module, whichever is mapped.
         _check(chosen_layers(module, None if candidates.schedule != Schedule() else only), candidates)
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     if func is not None and only is None:
@@ -34,6 +35,7 @@ def assign(module: ModuleOp, only: str | None, candidates: Candidates) -> None:
         candidates.context.decided(decision)
     else:
         decision = Decision(_one_by_one(chosen_layers(module, only), candidates), ())
+    # An earlier run may have chosen groups, which are none of these mappings.
     module.attributes.pop(GROUPS, None)
     if decision.groups:
         module.attributes[GROUPS] = groups_attr([group.options for group in decision.groups])

@@ -143,6 +143,7 @@ class Candidates:
             return [copy_mapping(shape, self.arch, budget)]
         form = self.form(layer)
         if result := searched(SearchTask(shape, self.arch, budget, form, prices=self.prices)):
+            # A front begins with the cheapest mapping, and ends with the fastest.
             return [each.mapping for each in reversed(result.front)]
         if small := smallest(shape, self.arch, budget, form):
             raise glb_too_small(self.arch, budget, small.words)

@@ -96,6 +96,7 @@ def strip_runs(layers: Sequence[LayerOp], columns: int, rolled: bool) -> list[St
         needed = columns_needed(layers, number, own)
         last = runs[-1] if runs and rolled else None
         apart = _apart(layers, last.needed, needed, number - last.number) if last else {}
+        # The second strip of a run says how far strips are apart, and all others are as far.
         if last and apart and last.apart in ({}, apart):
             runs[-1] = StripRun(last.number, last.length + 1, last.needed, apart)
         else:
@@ -258,5 +259,6 @@ def narrowed(mapping: Mapping, columns: int, count: int) -> Mapping:
     stages = [replace(stage, depth=sum(runs[: stage.depth])) for stage in mapping.stages]
     if count == 1:
         return Mapping(tuple(loops), tuple(stages))
+    # Weights and params stay outside of the loop over strips: they come once for all of these (GROUP-13).
     stages = [replace(stage, depth=stage.depth + (stage.memory == "rf" or stage.depth > 0)) for stage in stages]
     return Mapping((Loop("n"), *loops), tuple(stages))

@@ -88,6 +88,7 @@ class CoreChain:
         if longer := longer_channels(chain):
             chain = chain.with_keeps(*longer[0])
         else:
+            # No single channel frees the cores. With all rows they go on; then each has as few as the others allow.
             least = {each.label: each.keeps for each in chain.channels}
             for channel in chain.channels:
                 chain = chain.with_keeps(channel.label, channel.height)
@@ -262,6 +263,7 @@ def cores_op(chain: CoreChain) -> CoresOp:
             argument.replace_all_uses_with(values[value])
         group = group_op(core.label, core.group)
         group.place = RegionAttr(core.region)
+        # `group_op` has put it into the block of the part.
         group.detach()
         inside.add_op(group)
         if link is None:

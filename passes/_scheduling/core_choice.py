@@ -160,6 +160,7 @@ class CoreSearch:
         Raises Refusal where there are none.
         """
         smallest, cuts, beyond = cache(self._smallest), dict[Cut, list[int]](), list[tuple[int, str]]()
+        # Core 0 has the DMA, and no PEs.
         for cores in range(1, min(len(self.units), self.arch.cores.most - 1) + 1):
             for rest in combinations(range(1, len(self.units)), cores - 1):
                 parts = list(pairwise((0, *rest, len(self.units))))
@@ -186,6 +187,7 @@ class CoreSearch:
         areas = {rows * cols for rows, cols in self.all_shapes}
         bounds = sorted({-(-work // area) for works in self._cuts.values() for work in works for area in areas})
         for bound in bounds:
+            # Those of lower bounds have come before.
             yield from sorted(each for each in self._within(bound) if each.bound == bound)
 
     def _within(self, bound: int) -> Iterator[Combination]:
@@ -198,6 +200,7 @@ class CoreSearch:
         for work in works:
             enough = [shape for shape in self.all_shapes if -(-work // prod(shape)) <= bound]
             least = min((prod(shape) for shape in enough), default=0)
+            # Larger ones than the least may lie better beside others, but have to be at work for 70 % of the bound.
             choices.append([s for s in enough if prod(s) <= least or -(-work // prod(s)) >= SPARE * bound])
         total = self.arch.rows * self.arch.cols
         if sum(min(map(prod, shapes), default=total + 1) for shapes in choices) > total:

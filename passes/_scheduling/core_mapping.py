@@ -135,6 +135,7 @@ class _CoreChoice:
         nests, slack = [each[-1] for each in self.choices], [0] * len(self.layers)
         best: CoreLayers | None = None
         refusal: Refusal | None = None
+        # Each layer was chosen with the first choices of those behind it. So all but the last are chosen once more.
         for number in (*range(len(self.layers)), *range(len(self.layers) - 1)):
             taken = nests[number], slack[number]
             for nest in self.choices[number]:
@@ -162,6 +163,7 @@ class _CoreChoice:
             if problem := group_problem(group.plans):
                 raise Refusal(f"{problem}: leave out delays for the least")
         group.check_on_core()
+        # The first frame has no frame before it, behind which its loads could hide.
         return CoreLayers(self.part, group, self._cycles(group, 3) - self._cycles(group, 2))
 
     def _cycles(self, group: LayerGroup, frames: int) -> int:

@@ -115,6 +115,7 @@ class LayerGraph:
         for value in entries:
             copies(value)
         for layer in own:
+            # Layers are tried on many cores: those of the network stay as they are.
             clone = layer.clone()
             sources = {**values, **residuals}
             residual = [sources[layer.residual]] if layer.residual else []

@@ -89,6 +89,7 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         if choice and choice.chosen:
             _settle(network, mapped, choice, candidates)
         groups, beside = (choice.groups, choice.beside.mappings) if choice else ([], nests)
+        # None stays None: the layer keeps the nest that it has.
         others = {layer: mapping and beside[layer] for layer, mapping in mapped.mappings.items()}
         mappings = with_groups(others, groups)
         grouped = Network(func, [group.layers for group in groups])
@@ -369,6 +370,7 @@ def _check_places(network: Network, resident: Iterable[Value], mappings: Mapping
     needed, places = pack(lifetimes)
     if needed > arch.glb.words:
         over = next(life for life in lifetimes if places[life.name] + life.words > arch.glb.words)
+        # What comes from outside is there before op 0: from -1 on.
         where = value_key(network.ops[max(over.first, 0)]) or "outputs"
         raise _GlbOverflow(over.first, _glb_too_small(where, arch, needed))
 

@@ -28,6 +28,7 @@ def copy_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget) -> Mapping | 
         ((1, 1, w) for w in range(sizes.w, 0, -1)),
     )
     for k, h, w in blocks:
+        # `stream_program` takes blocks of one size alone.
         if k * h * w <= most and sizes.k % k == 0 and sizes.h % h == 0 and sizes.w % w == 0:
             steps = [Loop("n"), Loop("k", k), Loop("h", h), Loop("w", w)]
             inner = [Loop("k"), Loop("h"), Loop("w")]

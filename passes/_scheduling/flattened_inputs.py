@@ -49,6 +49,7 @@ def _whole(module: ModuleOp, store: WeightStore, layer: LayerOp, value: SSAValue
     old = next((op for op in module.ops if isinstance(op, GlobalOp) and op.sym_name.data == name), None)
     if not pixel or sizes.c != channels * rows * cols or old is None:
         return False
+    # The weights get another shape below, which another reader would not expect.
     if sum(isinstance(op, LayerOp) and op.weights == layer.weights for op in module.walk()) > 1:
         return False
     array = constant_array(old, store).reshape(sizes.k, channels, rows, cols)

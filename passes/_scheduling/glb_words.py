@@ -72,6 +72,7 @@ def moved_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
             if not loop.on and loop.step < left[loop.dim]:
                 times *= -(-left[loop.dim] // loop.step)
                 left[loop.dim] = loop.step
+        # `stage_words` counts all buffers, and a transfer fills one.
         total += times * stage_words(shape, mapping.loops, stage, params) // stage.buffers
     return total
 

@@ -201,6 +201,7 @@ class GroupChoice:
         alone = self.alone()
         ways = paths([alone[layer] for layer in self.network.layers], self.found)
         whole = self.figures([])
+        # What the network takes beyond its layers one by one, as copies at its ends, is taken for the same with groups.
         more = [own - sum(each) for own, each in zip(whole, zip(*alone.values(), strict=True), strict=True)]
         exact: dict[tuple[Candidate, ...], Figures] = {(): whole}
         every = {path.groups: Figures(path.cycles + int(more[0]), path.cost + more[1]) for path in ways} | exact
@@ -213,6 +214,7 @@ class GroupChoice:
         self.fastest = min(exact, key=exact.__getitem__)
         while True:
             best = list(every)[self.objective.best(list(every.values()), self.fewest)]
+            # Enough networks have been run: the best of these is taken, whatever the estimates promise.
             if best not in exact and len(exact) > MOST_EXACT:
                 best = list(exact)[self.objective.best(list(exact.values()), self.fewest)]
             if best in exact:
@@ -267,5 +269,6 @@ def _undominated(ways: Sequence[PartialGrouping]) -> list[PartialGrouping]:
     for path in sorted(ways, key=lambda path: path[:2]):
         if not result or path.cost < result[-1].cost:
             result.append(path)
+    # At equal distances along the front, the fastest and the cheapest among them.
     every = max(1.0, (len(result) - 1) / (MOST_PATHS - 1))
     return [result[round(number * every)] for number in range(min(len(result), MOST_PATHS))]

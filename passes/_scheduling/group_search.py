@@ -133,6 +133,7 @@ class GroupSearch:
                     break
                 if is_closed(run):
                     units += 1
+                    # Without a result in DRAM between the layers a group would save no transfer.
                     if last > first and any(self.network.root(layer.result) in self.in_dram for layer in run[:-1]):
                         yield first, last
 
@@ -176,6 +177,8 @@ class GroupSearch:
                 if self._room(form) >= 0:
                     kept.append(form)
                 elif not kept:
+                    # Higher than all that fit as they are: these may fit with delays in rows, or with results in one
+                    # buffer.
                     smaller = (form._replace(rowwise=True), form._replace(single=True))
                     kept += [each for each in smaller if self._room(each) >= 0]
                 if sum(not each.rowwise and not each.single for each in kept) == MOST_HEIGHTS:
@@ -215,6 +218,7 @@ class GroupSearch:
         for count in range(max(2, least), width + 1 if 2 * weights <= moved else 0):
             columns = -(-width // count)
             equal = width % columns == 0
+            # No strips of one width are so many: 10 columns in 6 strips of 2 are 5, which were looked at before.
             if (kept and not equal) or -(-width // columns) < count:
                 continue
             with suppress(Refusal):
@@ -340,6 +344,7 @@ class GroupSearch:
         cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
         cycles = least = self._cycles(best)
         yield self._candidate(form, best, cycles, cost)
+        # A spare stripe for one layer after the other, each kept if the group then takes fewer cycles.
         for number in range(1, 0 if form.rowwise or form.columns else len(layers)):
             slack[number] = 1
             other = self._group(form, nests, slack)

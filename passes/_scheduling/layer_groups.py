@@ -305,6 +305,7 @@ def with_rings(
     loaded: values that come row by row. slack: stripes that each layer waits longer. rowwise: delays are in rows.
     """
     reads = _reads(layers, loaded)
+    # GROUP-1: the loop over stripes is the outermost one, or stands directly inside that over images.
     rows = mappings[-1].loops[1 if layers[-1].sizes.data.n > 1 else 0].step
     plans = list[GroupLayer]()
     for value, step in zip(loaded, heights(layers, rows, loaded) if loaded else (), strict=False):
@@ -342,6 +343,7 @@ def group_op(label: str, planned: LayerGroup) -> GroupOp:
     results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
     for layer, plan in zip(layers, planned.of_layers, strict=True):
         for value in layer.operands:
+            # Columns of a value that has become one of the group's: they are taken inside.
             if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
                 columns.detach()
                 inside.add_op(columns)

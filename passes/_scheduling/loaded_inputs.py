@@ -86,5 +86,6 @@ def _rows_of_blocks(value: SSAValue, layers: Sequence[LayerOp], rows: int) -> in
     for layer, read in _readers(value, layers):
         count = layer.sizes.data.h
         stripes = (read.rows(at, min(rows, count - at), height) for at in range(0, count, rows))
+        # `read.rows` counts from the first row to the last; a block leaves out those that a kernel of one row skips.
         total += sum(end - low for low, end in stripes) // (rows_apart(layer) if read.operand == "ifmap" else 1)
     return total

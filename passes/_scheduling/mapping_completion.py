@@ -66,6 +66,7 @@ class _Terms:
         """A loop over groups of output channels, around all but loops in time over n, h, w, where none is written."""
         together = self.shape.tiled_together
         first = next((item for item in self.items if isinstance(item, LoopItem) and item.dim == "k"), None)
+        # Nothing is added if there are no groups, no loop over k, or if the outermost one goes from group to group.
         if together == self.shape.sizes.k or first is None or (first.step or 1) % together == 0 and first.step:
             return
         place = next(
@@ -159,6 +160,7 @@ class _Terms:
                 fixed[dim] = self._most(first, blocks)
                 if around is not None and not self.terms[around].step and around not in blocks:
                     open_[dim] = self._tiles(dim, self._most(around, blocks))
+                    # A dimension without a size yet counts with its least: no combination that fits is left out.
                     fixed[dim] = open_[dim][-1]
         yield from self._fitting(fixed, open_)
 
@@ -232,6 +234,7 @@ class _Terms:
                 pes = pes or min(max(left[term.axis], 1), most)
                 step = -(-most // pes)
             elif step is None and inner is not None:
+                # MAP-5 around the box, else MAP-4: what the PEs of the loop inside take at once.
                 boxed = terms[inner].keep and not term.keep
                 step = min(box[term.dim] if boxed else (terms[inner].pes or 1) * _step(terms[inner]), most)
             if term.axis == LANES:

@@ -134,6 +134,7 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     step = image_step(layer.result) if sizes.n > 1 else 0
     apart = step if step != prod(shape(layer.result.type)[1:]) else 0
     adds_others = sizes.n > 1 and layer.residual is not None and image_step(layer.residual) != step
+    # A copy streams image by image where images lie apart: each of its operands then has steps of its own.
     residual_apart = adds_others and layer.kind.data != "copy"
     return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, residual_apart))
 
@@ -141,6 +142,7 @@ def layer_shape(layer: LayerOp) -> LayerShape:
 def touched(shape: LayerShape) -> LayerShape:
     """A layer whose image has no rows and columns that no window touches."""
     sizes, apart = shape.sizes, _rows_apart(shape.sizes, shape.window)
+    # Rows alone: a view says how far rows lie apart (`pitch`), but words of a row are always neighbours.
     window = replace(shape.window, stride=(shape.window.stride[0] // apart, shape.window.stride[1]))
     image = shape.ih, shape.iw
     sides = zip((sizes.h, sizes.w), (sizes.r, sizes.s), window.stride, window.dilation, window.pad, image, strict=False)

@@ -133,6 +133,7 @@ def _may_move(root: SSAValue, members: Sequence[SSAValue]) -> bool:
     returned, shapes = 0, set[tuple[int, ...]]()
     for member in members:
         given = not isinstance(member.owner, LayerOp | ConcatOp)
+        # What comes from outside comes as a tensor of its own, and so is no part of another one in DRAM.
         if given and len(members) > 1:
             return False
         for use in uses(member):

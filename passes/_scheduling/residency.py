@@ -130,6 +130,7 @@ def _exchanged(network: Network, resident: list[Value], values: Sequence[Value],
     for value in (each for each in movable if each not in resident):
         others, beside = [*resident, value], network.beside(value)
         gone = [each for each in movable if each in resident and each.meets(value)]
+        # NEVER: a layer has no room beside these values. The largest leave first, until each has some.
         while gone and _cycles(network, beside, others, arch) >= NEVER:
             others.remove(gone.pop(0))
         if quicker(others, [value, *(each for each in resident if each not in others)]):

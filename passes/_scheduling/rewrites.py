@@ -112,6 +112,7 @@ def tile(mapping: Mapping, sizes: Sizes, tiles: Sequence[tuple[str, int]]) -> Ma
         if on := mapping.loops[depth].on:
             raise Refusal(f"loop {dim} runs on {on}: tile before nest-unroll, or fold it with nest-split")
         mapping = split(mapping, sizes, depth, size)
+        # The new loop pushes those that stand inside it one further in.
         outer = [*(each + (each > depth) for each in outer), depth]
     first = min(outer, default=0)
     for depth, (dim, _) in zip(outer, tiles, strict=True):

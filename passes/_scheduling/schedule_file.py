@@ -124,6 +124,7 @@ def read_schedule(file: str) -> Schedule:
     """What a schedule file says. Raises Refusal with a finding for all that is wrong."""
     refusals, entries, outputs = Refusals(), dict[str, Entry](), dict[str, str]()
     tables = _tables(file)
+    # A table `["slack"]` is of a layer that is called so.
     whole = {key: tables.pop(key) for key in WHOLE if not isinstance(tables.get(key, {}), dict)}
     objective, groups, cores, lag = Objective(), list[GivenGroup](), list[GivenCore](), 1
     for number, table in enumerate(_listed_tables(tables, GROUP), 1):

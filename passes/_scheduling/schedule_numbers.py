@@ -187,6 +187,7 @@ def _candidates(shape: LayerShape, arch: Arch, given: LayerNumbers, budget: GlbB
         yield whole
     by_tile = replace(block, k=min(plan.k, tile.kr * tile.kc * tile.p))
     blocks = [block] if budget.streamed else [by_tile, block]
+    # The loops are those that the user gave: a block by tiles may need another one, over k.
     blocks = [each for each in blocks if each.k < shape.sizes.k and mapping(each).loops == whole.loops]
     if not budget.streamed:
         yield from (mapping(replace(each, buffers=2)) for each in blocks)

@@ -135,6 +135,7 @@ def _wanted(
     if comes * part <= ideal_cycles(second.plan.shape, arch):
         return  # even if it waits for all of that
     alone, cycles = _cycles(first, arch), _cycles(second, arch)
+    # The DMA has nothing else to do while the layer before runs, and brings all words in that time.
     if fits and not any(map(_moves, before.mappings)) and second.prefetched_words < alone * arch.dram.words_per_cycle:
         return
     waits = max(added_cycles(each, second, fits, arch) for each in firsts) - cycles
@@ -146,6 +147,7 @@ def _wanted(
         sizes.append(min(second.words - second.prefetched_words + in_time, second.prefetched_words - 1))
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
         sizes.append(second.words // 2)
+    # CHAIN-1: the layer before leaves room for these words, or the layer itself has fewer to bring early.
     less = [(i, before, alone, before.budget.words - second.prefetched_words, False)] * (not fits)
     for number, tried, most, words, quick in [*less, *((i + 1, current, cycles, size, True) for size in sizes)]:
         budget, below = replace(tried.budget, words=words), most + waits

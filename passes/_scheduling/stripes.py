@@ -77,6 +77,7 @@ def with_least_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
     stripe has the rows beyond whole stripes. Layers of one stripe, and those whose blocks come from DRAM, stay ahead by
     whole stripes.
     """
+    # GROUP-11. Readers stand behind what they read, so that `ahead` is known of all of them.
     ahead: dict[int, int] = {}
     for number in reversed(range(len(layers))):
         layer = layers[number]
@@ -147,6 +148,7 @@ def striped(
         if arch is not None and (mapping.stages or elementwise):
             nest = best_of_stripe(layer, rows, arch, sums)
         inner = [replace(loop, step=min(loop.step, rows)) if loop.dim == "h" else loop for loop in nest.loops]
+        # The loops around are made anew: those over images and stripes that the nest has go.
         kept = [at for at, loop in enumerate(inner) if loop.dim != "n" and (loop.dim, loop.step) != ("h", rows)]
         if mapping.stages and len(kept) < len(inner):
             raise Refusal("its nest runs over images or stripes inside other loops")

@@ -125,6 +125,7 @@ def _candidates(shape: LayerShape, mapping: Mapping, budget: GlbBudget, given: S
     outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in REDUCTION_DIMS]
     blocks = outer[0] if outer else len(loops)
     images = next((depth + 1 for depth, loop in enumerate(loops) if loop.dim == "n"), 0)
+    # MAP-8: inside the loop over n, outside the first loop in space, over c, r or s, or of the box.
     for block in range(images, blocks + 1) if budget.streamed - given else (0,):
         fixed = [
             Stage(operand, "glb", _place(shape, loops, operand, block)) for operand in sorted(budget.streamed - given)
