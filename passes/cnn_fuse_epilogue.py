@@ -33,6 +33,7 @@ def add_step(steps: Steps, op: Operation) -> Steps | None:
             return replace(steps, shuffle=op.groups.value.data)
         case BiasOp() if steps == Steps():
             return replace(steps, bias=op.bias.root_reference.data)
+        # Nothing but a bias may come before, and no bias where each position has its scale.
         case RequantOp(by=StepsAttr(data=by)) if steps == Steps(bias="" if by.per_position else steps.bias):
             more = {"scale": by.scale, "per_position": by.per_position, "slope": by.slope}
             return replace(steps, zero=by.zero, clamp=by.clamp, **more)

@@ -132,6 +132,7 @@ def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:
 def _is_read_in_place(value: SSAValue) -> bool:
     """Whether layers alone read a value, as the same images: other words may lie between these."""
     values = [value]
+    # The list grows by reshapes and slices of what is in it.
     for each in values:
         values += [use.operation.results[0] for use in each.uses if isinstance(use.operation, ReshapeOp | SliceOp)]
     shared = any(isinstance(use.operation, HostOp | ReturnOp) for each in values for use in each.uses)

@@ -115,6 +115,7 @@ class _Rewriter:
         bottom, right = max(0, parts.image[0] - top - rows), max(0, parts.image[1] - left - cols)
         window = Window(parts.side, parts.side, (top, left, bottom, right), (1, 1), layer.inputs, old.fill, old.zero)
         dims = (frames, layer.inputs * parts.taps, *parts.windows)
+        # Kernel number y * s + x of each map has its 1 at y, x.
         ones = np.tile(np.eye(parts.taps), (layer.inputs, 1)).reshape(dims[1], 1, *parts.side)
         bits = element_bits(conv.x.type)
         bias = self._symbol(f"{label}.b", np.full(dims[1], old.zero, np.int32)) if old.zero else ""

@@ -82,6 +82,7 @@ class _Images:
         line = op.results[0]
         element = cast("TensorType[Attribute]", line.type).element_type
         dims = cast("tuple[int, ...]", static_shape(line))
+        # A ReduceMean may drop the axis of its line.
         dims = (*dims[:2], 1, *(dims[2:] or (1,)))
         node = NodeOp.create(
             operands=[self.image(value, op) for value in operands],

@@ -71,10 +71,12 @@ class _Axis:
 
     @property
     def first(self) -> int:
+        # At the first pixel that is not cut off, or earlier: no phase may have negative padding (`before`).
         return min(self.pad // self.stride, min(len(self.taps_of(a)) - 1 for a in range(self.stride)) * self.dilation)
 
     @property
     def count(self) -> int:
+        # Up to the last pixel of the output, or later: no padding behind the input may be negative (`after`).
         return max(-(-(self.pad + self.out) // self.stride), self.size) - self.first
 
     @property

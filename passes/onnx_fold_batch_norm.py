@@ -83,6 +83,7 @@ class _Fold(RewritePattern):
         # A stack of matrices is no Gemm, which is what a MatMul with a bias becomes.
         if layer.is_op("MatMul") and (len(static_shape(layer.operands[0]) or ()), weights.ndim) != (2, 2):
             return
+        # Output channels: axis 0 of a Conv and of a transposed matrix, axis 1 of a ConvTranspose and of a matrix.
         axis = 0 if layer.is_op("Conv") or layer.int_attr("transB", 0) else 1
         # A mistyped model: leave it for onnxruntime to complain about.
         if normalisation.scale.shape != (weights.shape[axis],):

@@ -266,6 +266,7 @@ class _Fold(RewritePattern):
             inner.properties["outputs"] = op.output_names
         inner.results[0].name_hint = op.results[0].name_hint
         rewriter.replace(op, [], [inner.results[0]])
+        # The reader first; without a clamp both are one node.
         for dead in dict.fromkeys((clamp, node)):
             rewriter.erase(dead)
 

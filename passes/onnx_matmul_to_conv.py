@@ -39,6 +39,7 @@ def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, images: dict[SSAV
         return
     after, rows = list(_after(op, store, k)), prod(dims[:-1])
     new = Replacement([op, *(node for node, _ in after)], store, names)
+    # Instructions count only so many columns: more pixels are a row for each matrix.
     image = (1, rows) if rows <= MOST_SIDE else (rows // dims[-2], dims[-2])
     value = images.get(stack)
     if value is None:

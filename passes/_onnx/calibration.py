@@ -123,5 +123,6 @@ def scale_of(codes: Codes, operand_bits: int) -> Scale:
     if operand_bits < BYTE_BITS:
         raise Refusal(f"the model's codes have {BYTE_BITS} bits, operands have {operand_bits}")
     lo, hi = codes.range
+    # Words are signed: unsigned codes do not fit 8 bits, but codes less 128 do.
     shift = 0 if codes.signed or operand_bits > BYTE_BITS else 1 << BYTE_BITS - 1
     return Scale(codes.scale, lo - shift, hi - shift, codes.zero - shift)

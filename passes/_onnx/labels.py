@@ -69,6 +69,7 @@ class Labels:
         They are taken then.
         """
         values = range(count if count > 1 else 0)
+        # Host segments call their results so; another node may be called `conv.1`, too.
         while any(f"{label}.{i}" in self._taken for i in values):
             label = self.free(label)
         self._taken.update(f"{label}.{i}" for i in values)

@@ -145,6 +145,7 @@ def read_with(
     _require_tensor(node.operands[0], "input 0", inputs)
     _require_tensor(node.results[0], "the result", results)
     for value, what in ((node.operands[0], "input 0"), (node.results[0], "the result")):
+        # Rows and columns, the last dims behind n and c; of n g c/g h w, too.
         require_sides(shape(value.type)[2:][-2:], what)
     if isinstance(node.operands[0].owner, ConstantOp):
         raise StaysOnHost("input 0 is constant")

@@ -171,6 +171,7 @@ def _replace(builder: CnnBuilder) -> None:
     module, block = builder.module, builder.block
     results = [builder.values[value] for value in returned(module)]
     block.add_op(ReturnOp(*results))
+    # From the end: a reshape of a reshape loses its reader first.
     for op in reversed(list(block.ops)):
         if isinstance(op, ReshapeOp) and op.result.first_use is None:
             Rewriter.erase_op(op)

@@ -163,6 +163,7 @@ def place_nodes(module: ModuleOp, store: WeightStore) -> Placement:
                 placement.layers[op] = read_any_layer(op, store)
             except StaysOnHost as refusal:
                 placement.reasons[op] = str(refusal)
+    # A node that goes to the host may leave others between host nodes, or without codes: they are looked at again.
     while misplaced := {node: reason for node in placement.layers if (reason := _misplaced(node, placement))}:
         for node, reason in misplaced.items():
             del placement.layers[node]
@@ -277,6 +278,7 @@ def stages(placement: Placement) -> dict[NodeOp, int]:
             on_array = op in placement.layers
             producers = [value.owner for value in op.operands if isinstance(value.owner, NodeOp)]
             stage[op] = max((stage[node] + (on_array and node in placement.reasons) for node in producers), default=0)
+    # From the end, as the first reader of a Reshape may be another one.
     for op in reversed([op for op, reason in placement.reasons.items() if reason == RESHAPE]):
         if all(user in placement.reasons for user in _users(op)):
             stage[op] = min(stage[user] for user in _users(op) if isinstance(user, NodeOp))

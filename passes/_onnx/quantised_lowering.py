@@ -75,6 +75,7 @@ def lower_quantize(builder: CnnBuilder, node: NodeOp, layer: QuantizeLayer, labe
     source = builder.image(x, f"{label}.in")
     channels = shape(source.type)[1]
     words = builder.pooled("max", source, Window((1, 1)), builder.operand, label)
+    # The pooling passes words on as they are; the multiplier is for words less their zero point.
     if held.zero:
         words = builder.bias(words, np.full(channels, -held.zero), label)
     return builder.requant(words, np.full(channels, multiplier, np.float32), wanted, label)
@@ -105,6 +106,7 @@ def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats |
     wanted = residual_add(codes[0][:, None], codes[1], factors, *layer.y.range) - shifts[2]
     exact = factors.astype(np.float64)
     fixed = np.float32(exact[2] + exact[0] * shifts[0] + exact[1] * shifts[1] - shifts[2])
+    # `fixed` is rounded to f32, so that a result at a half may round the other way. A neighbour of it may do.
     for candidate in (fixed, np.nextafter(fixed, np.float32(np.inf)), np.nextafter(fixed, np.float32(-np.inf))):
         moved = np.array([factors[0], factors[1], candidate], np.float32)
         got = residual_add(codes[0][:, None] - shifts[0], codes[1] - shifts[1], moved, *y.clamp)

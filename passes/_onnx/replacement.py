@@ -70,6 +70,7 @@ class Replacement:
             properties["node_name"] = text_attr(name)
         kind = TensorType(element or cast("TensorType[Attribute]", operands[0].type).element_type, [*dims])
         node = NodeOp.create(operands=operands, result_types=[kind], attributes=attributes, properties=properties)
+        # Before the last of them, and so behind all that any of them reads.
         Rewriter.insert_op(node, InsertPoint.before(self.nodes[-1]))
         return node.results[0]
 

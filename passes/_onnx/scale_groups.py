@@ -117,6 +117,7 @@ class ScaleGroups:
                 self._joined.add(first)
             self._makers[first] = [maker for root in (first, *others) for maker in self.makers(root)]
             self._parents |= dict.fromkeys((*others, node.results[0]), first)
+        # Later nodes may have joined these groups to others.
         self._joined = {self.root(value) for value in self._joined}
 
     def root(self, value: SSAValue) -> SSAValue:

@@ -108,6 +108,8 @@ class StandardNest:
         k, c = spans["k"], spans["c"]
         last = self.channel(k.end - 1, c.end - 1)
         per_group = self.sizes.k // self.window.group
+        # With 3 channels in a group, 4 in a row are of 2 groups, 5 of up to 3: the last channel of one, a whole one,
+        # the first of another.
         groups = min(self.window.group, (k.most + per_group - 2) // per_group + 1)
         exact = c.exact and (groups == 1 or (per_group == 1 and k.exact))
         channels = Span(self.channel(k.first, c.first), last + 1, (groups - 1) * self.sizes.c + c.most, exact)

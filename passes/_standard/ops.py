@@ -122,6 +122,7 @@ class Emitter:
     def index(self, index: Index) -> SSAValue:
         """The value of a sum."""
         total: SSAValue | None = None
+        # Positive terms first: x - y is shorter than 0 - y + x.
         for value, factor in sorted(index.terms, key=lambda term: term[1] < 0):
             part = value if abs(factor) == 1 else self.add(arith.MuliOp(value, self.number(abs(factor))))
             if factor < 0:
