@@ -29,6 +29,7 @@ from cnncc.mapping.text import parse, text
 
 def _parse(parser: AttrParser, sizes: Sizes | None) -> Mapping | None:
     """The mapping of the next token, if it is a string. An error points into the string."""
+    # Errors of the notation count from its first character, behind the quote.
     start = parser.pos + len('"')
     if (notation := parser.parse_optional_str_literal()) is None:
         return None

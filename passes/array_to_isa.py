@@ -359,6 +359,7 @@ def _check_all_in_cores(module: ModuleOp) -> None:
 
 
 def _comment(label: str, comment: str, is_first: bool) -> str:
+    # The first instruction of a layer names it in any case.
     says_so = comment.startswith(f"{label}: ")
     return ": ".join(part for part in (label if is_first and not says_so else "", comment) if part)
 

@@ -190,6 +190,7 @@ class NestGroupPass(ModulePass):
         for loaded in loaded_values(layers, self.rows, nests, others) if self.loads else [list[SSAValue]()]:
             try:
                 group = self._group(layers, loaded, arch, numbers)
+                # Partial sums may have no room beside the rings. There are mappings without them.
                 if arch is not None and not _fits(group, arch):
                     group = self._group(layers, loaded, arch, numbers, sums=False)
                 if problem := group_problem(group.plans):

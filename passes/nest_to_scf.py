@@ -104,6 +104,7 @@ class _StandardNetwork:
             if not isinstance(op, ReturnOp):
                 self.values[op.results[0]] = self.lowered(op)
         for (_, value), argument in zip(outputs, block.args[len(inputs) :], strict=True):
+            # A value may be an input, or several outputs: all outputs are copies.
             self.emit.do(memref.CopyOp(self.values[value], argument))
         for value in self.allocated:
             self.emit.do(memref.DeallocOp.get(value))

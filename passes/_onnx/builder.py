@@ -46,6 +46,7 @@ def image_dims(dims: Dims) -> Dims:
 
 def base_of(value: SSAValue) -> SSAValue:
     """The value that `value` is a reshape of, or `value` itself."""
+    # One step is enough: no reshape is made of a reshape.
     return value.owner.x if isinstance(value.owner, ReshapeOp) else value
 
 
@@ -57,6 +58,7 @@ class CnnBuilder:
         self.store = store
         self.operand_bits = operand_bits
         self.psum_bits = psum_bits
+        # Tensors have integers of 8 or 16 bits. Operands of other widths keep to their own range by their scales.
         self.operand = IntegerType(8 if operand_bits <= 8 else 16)
         self.psum = IntegerType(psum_bits)
         self.placement = place_nodes(module, store)
@@ -180,6 +182,7 @@ class CnnBuilder:
         return self.requant(sums, multipliers, self.scales[y], label, self.labels[node], layer.slope)
 
     def pool(self, kind: str, x: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
+        # Padding never is a maximum. In a sum it is the zero point, which is taken off again: the real number 0.
         if kind == "max":
             window = replace(window, fill=integer_range(element_bits(self.values[x].type))[0])
         else:

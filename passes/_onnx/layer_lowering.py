@@ -49,6 +49,7 @@ def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     with np.errstate(over="ignore", invalid="ignore"):  # see `checked`
         ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
         moved = sum(ratio * builder.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
+    # y = sum of ratio * (x - its zero) + zero of y: `fixed` has all that no x is in.
     factors = np.append(checked(np.array(ratios, np.float32), label), np.float32(y.zero - moved))
     steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
     return builder.emit(AddOp, sources, builder.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
@@ -100,6 +101,7 @@ def _less_zero(builder: CnnBuilder, image: SSAValue, x: Scale, label: str) -> SS
     """The integers of `image` less their zero point, so that they can be requantised."""
     if x.zero == 0:
         return image
+    # A sum, as a word less its zero point may have a bit more than a word.
     return builder.pooled("sum", image, Window((1, 1), fill=x.zero, zero=x.zero), builder.psum, f"{label}.sum")
 
 

@@ -382,6 +382,7 @@ def _slice(node: NodeOp, store: WeightStore) -> Layer:
     steps = _bounds(node, "steps", 4, [1] * len(starts), store)
     require(all(step == 1 for step in steps), f"steps = {list(steps)}: the array reads channels that follow each other")
     cut = {axis % len(dims): slice(*bounds) for axis, *bounds in zip(axes, starts, ends, strict=True)}
+    # As in ONNX, bounds may count from the end, or lie beyond it.
     kept = {axis: range(*bounds.indices(dims[axis])) for axis, bounds in cut.items()}
     others = [axis for axis, indices in kept.items() if axis != 1 and len(indices) < dims[axis]]
     require(not others, f"it cuts axes {others}, not channels alone")

@@ -65,6 +65,7 @@ def lower(module: ModuleOp, store: WeightStore, operand_bits: int, psum_bits: in
         _lower_argument(builder, value)
     stage, hosts = stages(builder.placement), segments(builder.placement)
     refusals = Refusals()
+    # What the host computes in a stage is read by layers of later stages alone (`placement.py`).
     for level in range(1 + max([0, *stage.values()])):
         for node, layer in builder.placement.layers.items():
             if stage[node] == level:
@@ -100,6 +101,7 @@ def _lower_argument(builder: CnnBuilder, value: SSAValue) -> None:
 def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str) -> SSAValue:
     """The result of `node`, not yet in the graph's shape."""
     x, y, keeps = node.operands[0], node.results[0], node in builder.placement.scale_keepers
+    # The scale of the result. Activations that have one of their own are done here.
     match layer:
         case ConcatLayer():
             return lower_concat(builder, node, label)

@@ -222,6 +222,7 @@ def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     inputs = shape(node.operands[0].type)[1]
     require(weights.shape[1] * group == inputs, "weights and input differ in channels")
     require(channels % group == 0, f"{channels} output channels are not a multiple of group = {group}")
+    # `_bias` broadcasts, as QGemm does; here each channel has a bias of its own.
     bias, given = _bias(node, 8, (channels,), store), node.operand(8)
     require(given is None or shape(given.type) == (channels,), f"input 8 is no bias of {channels} channels")
     centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))
@@ -265,6 +266,7 @@ def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     """Two computed inputs of one shape, int8 or uint8. Scales and zero points are scalars."""
     require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
     a, b, y = node.operands[0], node.operands[3], node.results[0]
+    # Of what is no codes, `_codes` says so below.
     require(codes_of(b.type) is None or not isinstance(b.owner, ConstantOp), "input 3 is constant")
     shapes = [shape(value.type) for value in (a, b, y)]
     require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")

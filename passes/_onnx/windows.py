@@ -84,6 +84,7 @@ def _reaching_over(window: Window, sizes: tuple[int, int]) -> Window:
     pads = list(window.pad)
     for axis, (size, stride, span) in enumerate(zip(sizes, window.stride, window.spans, strict=True)):
         before, after = pads[axis], pads[axis + 2]
+        # The number of the last window, which reaches over the padding where the stride leaves a rest.
         last = -(-(size + before + after - span) // stride)
         if last * stride >= size + before:
             last -= 1

@@ -59,6 +59,7 @@ class LayerTransfers:
         self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
         self.tokens = GlbTokens(self.stages, layer.full)
         homes = layer.tensors.homes().items()
+        # Images with other words between them take a transfer each (`ActivationBlock.transfers`).
         self.apart = any(home.image != layer.shape.channels_of(name) * home.plane for name, home in homes)
         self._check()
 
@@ -262,6 +263,7 @@ class LayerTransfers:
             block.transfers(layer.shape.channels_of(operand), self.apart),
         )
         images = block.images // count  # of a transfer
+        # DMA-1: an instruction says where it starts by offset, y and x. So the first channel is a part of the offset.
         first = A.Dma(
             direction, f"{operand}.dram", operand, words=block.cols, count=images * block.channels, rows=block.rows,
             dram_offset=start.offset + start.channel * plane, glb_offset=self._buffer(self.stages[operand], at),

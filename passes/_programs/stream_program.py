@@ -132,6 +132,7 @@ class _StreamProgram:
             source=A.Source.GLB,
             operand="ifmap",
             residual="residual" if self.layer.tensors.residual else "",
+            # One run of words, as two extents: the field of each has 16 bits.
             pixels=A.Extent(self.runs, "lin", self.plane),
             channels=A.Extent(self.plane, "lin", 1),
             tokens=A.Tokens(take, give),

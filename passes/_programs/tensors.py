@@ -83,6 +83,7 @@ def image_step(value: SSAValue) -> int:
     """Words from an image of a value to the next: other channels, or other parts of a concatenation, lie between."""
     whole, _, step = channels_of(value)
     step = step or prod(shape(value.type)[1:])
+    # A part lies as far from image to image as the whole does, which may be a part, too.
     while whole := next((use.operation.results[0] for use in uses(whole) if isinstance(use.operation, ConcatOp)), None):
         step = prod(shape(whole.type)[1:])
     return step

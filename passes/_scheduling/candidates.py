@@ -185,6 +185,7 @@ class Candidates:
         if may_win is None:
             return self.search_tasks(tasks)
         costs, times = self.prices.costs, Counter(tasks)
+        # Layers that are alike have one search, whose cost counts for each of them.
         least = {task: least_cost(task.shape, task.arch, task.budget, costs) for task in times}
 
         def goes_on(task: SearchTask, result: Result | None) -> bool:

@@ -79,6 +79,7 @@ def _more(best: TimedChain) -> Iterator[CoreChain]:
     for at in sorted(range(len(chain.keeps)), key=lambda at: -waits[at]):
         channel = chain.channels[at]
         if channel.keeps < channel.height:
+            # Up to the next number of rows that a ring may have: the GLB has all of them then.
             longer = replace(channel, keeps=channel.keeps + 1).ring
             yield replace(chain, keeps=(*chain.keeps[:at], longer, *chain.keeps[at + 1 :]))
     yield replace(chain, lag=chain.lag + 1)

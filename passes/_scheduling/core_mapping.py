@@ -117,6 +117,7 @@ def _of_frame(layer: LayerOp, rows: int, arch: Arch) -> Mapping | None:
     mapping = whole_mapping(searched(SearchTask(frame, arch, budget, together=False)))
     if mapping is None or all(loop.dim != "n" for loop in mapping.loops):
         return mapping
+    # Images are the outermost loop, each by itself (`together`). As stripes, the core goes through them.
     stages = (replace(stage, depth=max(0, stage.depth - 1)) for stage in mapping.stages)
     return Mapping(mapping.loops[1:], tuple(stages))
 

@@ -142,6 +142,7 @@ class _Mapped(NamedTuple):
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped:
     """Mappings with as many of these values resident as fit, the best of a few choices by the objective."""
+    # A given mapping says where its operands lie: they are not exchanged, and some have to be resident.
     given = [layer for layer in network.layers if not candidates.is_searched(layer)]
     fixed = {root for layer in given for root in network.operands(layer).values()}
     kept = {network.operands(layer).get(operand) for layer in given for operand in candidates.keeps(layer)}

@@ -297,6 +297,7 @@ class GroupSearch:
     def words_beside(self, group: LayerGroup) -> int:
         """GLB words of the values that are resident while a group runs, and are not its own."""
         numbers = [self.network.number[layer] for layer in group.layers]
+        # Results between its layers are in rings, and what it loads or leaves to the user comes and goes by stripes.
         own = {self.network.root(layer.result) for layer in group.layers[:-1]}
         own |= {self.network.root(value) for value in group.loaded}
         own |= {self.network.root(group.layers[-1].result)} if is_result(group.layers[-1]) else set[SSAValue]()

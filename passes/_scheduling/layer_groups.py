@@ -106,6 +106,7 @@ class LayerGroup:
         delays = tuple(plan.delay - ahead for plan in self.of_layers)
         is_least = [plan.delay for plan in least] == [plan.delay for plan in self.of_layers]
         rows, rowwise = self.plans[-1].rows, any(plan.first for plan in self.plans)
+        # `loads = false` is said only where `nest-group` would have a load.
         loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
         leaving = self.plans[-1].mapping.glb_stages.get("output")
         single = leaving is not None and leaving.buffers == 1

@@ -198,6 +198,7 @@ class _Terms:
         for term in reversed(on_lanes):
             most = box[term.dim] if term.keep else self.shape.sizes.of(term.dim)
             lanes[term.dim] = term.pes or min(max(left, 1), most)
+            # Lanes that are written have been taken off before.
             left //= lanes[term.dim] if term.pes is None else 1
         return lanes
 
@@ -263,6 +264,7 @@ class _Terms:
     def _parts_of_sums(self, terms: Sequence[LoopItem]) -> int:
         """Parts of a sum that the GLB adds up (LEGAL-2): trips of loops over c, r and s around others in time."""
         timed = [term for term in terms if not (term.level or term.keep)]
+        # LEGAL-2: of these, the ones around the box leave sums in the PEs.
         while timed and timed[-1].dim in REDUCTION_DIMS:
             timed.pop()
         parts = 1

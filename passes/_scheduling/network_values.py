@@ -97,6 +97,7 @@ class Network:
         """The ops that read a value in the GLB. A host segment does so if DRAM does not have it by its scale yet."""
         for member in members:
             in_dram = {self.given.get(member)}
+            # In program order: the first segment that reads by a scale leaves the value in DRAM for later ones.
             for use in sorted(uses(member), key=lambda use: self.number[use.operation]):
                 if isinstance(use.operation, HostOp):
                     quant = use.operation.input_quants.data[use.index].data

@@ -120,7 +120,9 @@ def those_running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]
 def _places(shape: LayerShape, plan: OutputStationaryPlan, streamed: frozenset[str]) -> list[tuple[str, int]]:
     """What is staged in the GLB, and inside how many of the loops that may run."""
     block = StagePlace.IN_BLOCK
+    # Blocks of channels inside those of rows and columns read the same part of the image.
     ifmap = block if plan.k_outside or shape.channelwise else StagePlace.IN_IMAGE_BLOCK
+    # A residual without an output comes where the ifmap does: `LayerTransfers` has tokens for nothing else.
     results = block if "output" in streamed or "ifmap" not in streamed else ifmap
     if shape.shuffle > 1:
         ifmap = results = StagePlace.IN_SHUFFLED_BLOCK
@@ -136,6 +138,7 @@ def _places(shape: LayerShape, plan: OutputStationaryPlan, streamed: frozenset[s
         sliced = plan.weights == BLOCK and bool(streamed) and not shape.is_mac
         staged.append(("params", results if sliced else StagePlace.OUTSIDE))
     elif shape.params:
+        # `LayerTransfers` refuses slices of params beside streamed operands, and shuffled.
         sliced = plan.weights == BLOCK and not streamed and shape.shuffle == 1
         staged.append(("params", weights if sliced else StagePlace.OUTSIDE))
     return staged

@@ -68,6 +68,7 @@ def prefetched_layers(
         prefetched = {f"{name} {number}" for name in prefetchable(mapping)} if mapping else set[str]()
         if before is None or before in headless or not prefetched:
             continue
+        # Behind a group, these words come in its last strip.
         first = before * _times(groups) + ends.get(before, 0)
         longer = {name: lives[name]._replace(first=first) for name in prefetched}
         if fits(list((lives | longer).values()), arch.glb.words):

@@ -256,6 +256,7 @@ def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
     places = {stage.depth for stage in mapping.stages}
     loops, level = list[Loop](), list[Loop]()
     for depth, loop in enumerate(mapping.loops):
+        # Loops in space on both sides of a stage do not change places: it would fetch for other PEs.
         if not loop.on or depth in places:
             loops += _rows_first(level)
             level = []

@@ -138,9 +138,11 @@ def _wanted(
     # The DMA has nothing else to do while the layer before runs, and brings all words in that time.
     if fits and not any(map(_moves, before.mappings)) and second.prefetched_words < alone * arch.dram.words_per_cycle:
         return
+    # Behind the candidate of the layer before that leaves it the least time.
     waits = max(added_cycles(each, second, fits, arch) for each in firsts) - cycles
     if waits <= cycles // part:
         return
+    # CHAIN-1 has a table of what is tried when.
     sizes = [second.words // SHARE]
     if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
         in_time = 2 * alone * arch.dram.rate_words // arch.dram.rate_cycles

@@ -34,6 +34,7 @@ def alike(group: LayerGroup) -> Iterator[tuple[LayerGroup, int]]:
     """The strips of a group, or itself: one of each size, and how many there are of it."""
     by_size = dict[object, list[LayerGroup]]()
     for part in group.parts:
+        # Strips of equal shapes take equally long, wherever they lie.
         by_size.setdefault((part.shapes, tuple(load.sizes for load in part.loads)), []).append(part)
     return ((parts[0], len(parts)) for parts in by_size.values())
 

@@ -77,6 +77,7 @@ class StandardNest:
         span = spans[loop.dim]
         side_by_side = bool(loop.on) and loop.dim not in REDUCTION_DIMS
         with self.emit.loop(span, loop.dim, loop.step, side_by_side) as first:
+            # Only then all tiles have equal sizes, which are known here.
             exact = loop.step == 1 or (span.exact and span.most % loop.step == 0)
             end = first + loop.step if exact else self.emit.least(first + loop.step, span.end)
             self.body(depth + 1, {**spans, loop.dim: Span(first, end, min(loop.step, span.most), exact)}, buffers)

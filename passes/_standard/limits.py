@@ -79,6 +79,7 @@ def _reach(layer: LayerOp, ifmap: IntegerType, psum: IntegerType) -> tuple[int, 
     if steps.scale:
         return lo, hi
     if layer.kind.data == "mac" or steps.bias:
+        # Of sums no more is known here than that they fit: this was proven when the network was quantised.
         least, greatest = integer_range(psum.width.data)
     else:
         terms = 1 if layer.kind.data == "max" else layer.sizes.data.r * layer.sizes.data.s
