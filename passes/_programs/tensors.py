@@ -158,7 +158,7 @@ class PartOf(NamedTuple):
 
 
 def parts(block: Block) -> dict[SSAValue, PartOf]:
-    """What the operands of concatenations, and columns that are joined, are parts of. Raises Refusal for other words."""
+    """What the operands of concatenations, and columns that are joined, are parts of. Raises Refusal."""
     parts: dict[SSAValue, PartOf] = {}
     for op in block.ops:
         if not isinstance(op, ConcatOp | JoinOp):
