@@ -353,7 +353,7 @@ class PlainMachine:
                 terms = list[int]()
                 for lane in lanes:
                     ifmap_slot = slot["ifmap"] + lane * ifmap_l
-                    if ifmap_slot in n2n_slots and not is_last:
+                    if ifmap_slot in n2n_slots and (not is_last or self.arch.pe.pong_words):  # MAC-6
                         check(step > ifmap_slot - n2n_slots.start, "a word is used before it arrives")
                     term = ifmap.get(row, col, ifmap_slot)
                     terms.append(term * weight.get(row, col, slot["weight"] + lane * weight_l) if weight else term)

@@ -177,6 +177,7 @@ REFUSED = [
     ("taps 9", "taps 10", "ifmap slots 0..9 are not in a half of 9"),
     ("data_reuse 6", "data_reuse 5", "a ifmap slot is read that is empty"),
     ("data_reuse 6", "data_reuse 10", "at most pixels . taps words"),
+    ("n2n_slot 3", "n2n_slot 0", "pixel step 0 uses a word of the neighbour before it arrives"),
     ("slot 3", "slot 4", "ifmap slots 4..9 are not in a half of 9"),
     ("taps 9", "pixels 17, taps 9", "pixels = 17 is outside 1..16"),
     ("psum channel,", "psum 3+channel,", "psum slots 3..4"),
@@ -396,6 +397,7 @@ def test_array_eval_words_of_neighbours_take_turns_in_ping_and_pong() -> None:
         ({"n2n_slot": 0}, "ping is loaded beyond the first n2n slot, 0"),
         ({"array": SimpleNamespace(**{**vars(pe), "pong_words": 2})}, "place 2 is beyond the 2 of pong"),
         ({"array": SimpleNamespace(**{**vars(pe), "ifmap_words": 2})}, "place 2 is beyond the 2 of ping"),
+        ({"ifmap": SimpleNamespace(**{**vars(ifmap), "base": 4})}, "pixel step 0 uses a word of the neighbour before"),
         # The second pixel reads slot 0 again, at step 9: slot 6 has come to its place.
         ({"pixels": 2}, "pixel step 9 reads a word whose place another has taken"),
     ):

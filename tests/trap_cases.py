@@ -35,6 +35,7 @@ PONG = replace(ARCH, pe=replace(ARCH.pe, ifmap_words=6, pong_words=3, virtual_wo
 PING = "load kind=ifmap desc=1 cols=4 set_cols=4 open=always"
 EDGE = "load kind=ifmap desc=1 cols=4 set_cols=4 edge=1 close=always"
 SET = f"{ADD} cols=4 set_cols=4"
+ALONE = "load kind=ifmap desc=1 cols=1 set_cols=1"
 
 # Values: what follows the setup, the line of it that traps, what the trap says.
 VALUES: list[tuple[str, int, str]] = [
@@ -154,6 +155,10 @@ PING_PONG: list[tuple[str, int, str]] = [
     (f"{LOAD} kind=weight cols=4 set_cols=4\n{PING} extent3=2\n{EDGE} slot=2 extent3=3\n{MAC} cols=4 set_cols=4 taps=3"
      " lanes=2 ifmap_slot=1 ifmap_l=-1 data_reuse=3 n2n_slot=2", 3,
      "ifmap slot 0 is used after another word has taken its place"),
+    # Words of a virtual neighbour come step by step, too, also where each column is a set of its own: slot 1 in step 0.
+    (f"{ALONE} open=always\n{ALONE} edge=1 close=always slot=1\n"
+     f"mac op=add {TAKE} {SUMS} cols=1 set_cols=1 ifmap_slot=1 data_reuse=1 n2n_slot=1", 2,
+     "ifmap slot 1 is used before its word arrives"),
 ]  # fmt: skip
 
 # On an array whose lanes may have sums of their own.

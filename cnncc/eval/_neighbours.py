@@ -44,6 +44,7 @@ def check_ping_pong(mac: Mac, half: FileHalf, whole: bool, pe: Pe) -> None:
         raise Refusal(f"a virtual neighbour has words for slots {turn}..{turn + reuse - 1}, {pe.virtual_words} at most")
     if turn < 1 or max(half.loads, default=0) >= turn:
         raise Refusal(f"ping is loaded beyond the first n2n slot, {turn}")
+    check_arrival(mac)  # also where each column is a set of its own: words of a virtual neighbour come step by step
     sizes, held = (pe.ifmap_words, pe.pong_words), {(0, slot): slot for slot in half.loads}
     for step, slots in enumerate(_read_slots(mac)):
         # MAC-6: turns of `n2n_slot` slots lie in ping (0) and pong (1) alternately.

@@ -97,7 +97,8 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
         raise HalfFault(f"data_reuse {reuse} is more than the {steps} pixel steps")
     early = _early_slot(_read_slots(inst, "ifmap"), slot, reuse)
     # The last column of each set gets its words before (LOAD-1). Where all are last ones, none comes too early.
-    if early is not None and len(half.grid.last_columns) < half.grid.cols:
+    # With ping and pong they come step by step, too (MAC-6).
+    if early is not None and (arch.pe.pong_words or len(half.grid.last_columns) < half.grid.cols):
         raise HalfFault(f"ifmap slot {early} is used before its word arrives from the neighbour")
 
 
