@@ -44,6 +44,7 @@ def read(key: str) -> dict[str, Any] | None:
         entry = json.loads(_file(where, key).read_bytes())
         value, checksum = dict[str, Any](entry["value"]), entry["sha256"]
         return value if checksum == _checksum(key, value) else None
+    # RecursionError: JSON that is nested too deeply.
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -56,11 +57,13 @@ def write(key: str, value: dict[str, Any]) -> None:
     data = json.dumps({"value": value, "sha256": _checksum(key, value)}).encode()
     with suppress(OSError, ValueError):
         file.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder: a rename is atomic within one file system alone.
         descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=".unfinished-")
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(data)
             os.replace(part, file)  # noqa: PTH105
+        # After Ctrl-C, too: nothing else removes an unfinished file.
         except BaseException:
             with suppress(OSError):
                 os.unlink(part)  # noqa: PTH108

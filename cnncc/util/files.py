@@ -23,6 +23,7 @@ def read_bytes(path: Path, most_bytes: int, limit: str) -> bytes:
         size_bytes, data = status.st_size, b""
         if size_bytes <= most_bytes:
             with path.open("rb") as file:
+                # A pipe says that it has 0 bytes. One byte beyond the limit shows that it has more.
                 data = file.read(most_bytes + 1 if stat.S_ISFIFO(status.st_mode) else size_bytes)
     except OSError as error:
         raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
@@ -86,6 +87,7 @@ def check_writable(*paths: Path | None, inputs: Sequence[Path | str | None] = ()
         taken.add(path.resolve())
         if path.is_dir():
             raise Refusal(f"{path}: is a folder")
+        # The mode's bits, not `os.access`: what is marked read-only is refused to root, too.
         if path.exists() and not path.stat().st_mode & 0o222:
             raise Refusal(f"{path}: is read-only")
         folder = next(parent for parent in path.absolute().parents if parent.exists())

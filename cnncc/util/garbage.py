@@ -13,4 +13,5 @@ def collect_rarely() -> None:
     end one (2026-11).
     """
     gc.set_threshold(2_000_000, 2, 50)  # older objects: after four million, and after two hundred million
+    # The interpreter collects once more at its end, and passes over frozen objects.
     atexit.register(gc.freeze)

@@ -97,6 +97,7 @@ def read_npz(path: Path | str, names: Sequence[str]) -> dict[str, Array]:
     path = Path(path)
     try:
         with path.open("rb") as file:
+            # numpy takes any other file for a pickle, and would say only that pickles are not allowed.
             if not file.read(len(_NPY)).startswith((_ZIP, _NPY)):
                 raise Refusal(f"{path}: not an .npz file")
             file.seek(0)

@@ -41,7 +41,9 @@ class ProgressLine:
         self._write(f"{what}, {duration(took / new * (total - done))} left" if known else what)
 
     def _write(self, text: str) -> None:
+        # Some terminals say that they have 0 columns.
         width = os.get_terminal_size(self.stream.fileno()).columns or 80
+        # A column stays free: a full line moves the cursor of some terminals to the next one, where `\r` would begin.
         self.stream.write(f"\r\033[K{text[: width - 1]}")
         self.stream.flush()
 

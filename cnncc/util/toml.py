@@ -10,6 +10,7 @@ from cnncc.errors import Refusal
 
 MOST_BYTES = 1 << 20  # of a file
 # The time that a key takes grows with the square of its parts.
+# This search itself takes linear time: possessive quantifiers (`++`) give back nothing that they have matched.
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 
 

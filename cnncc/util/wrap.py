@@ -22,6 +22,7 @@ def _parts(line: str, width: int) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())] + DEEPER
     parts: list[str] = []
     while len(line) > width and (places := _places(line, width)):
+        # Where a string is longer than a line, the first space behind it has to do.
         fitting = [place for place in places if place[2] <= width] or places[:1]
         late = [place for place in fitting if place[2] > width // 2] or fitting
         *_, at = min(late, key=lambda place: (*place[:2], -place[2]))
