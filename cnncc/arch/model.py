@@ -302,6 +302,7 @@ def _shown(value: object) -> str:
 
 
 def _number(where: str, name: str, kind: type, key: Key, value: object) -> int | float:
+    # In Python true and false are integers, too.
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise Refusal(f"{where}: {name} is a {'whole ' if kind is int else ''}number, not {_shown(value)}")
     if key.only and value not in key.only:
@@ -312,6 +313,7 @@ def _number(where: str, name: str, kind: type, key: Key, value: object) -> int |
         return kind(value)
     if value != round(value, key.decimals):
         raise Refusal(f"{where}: {name} = {value} has more than {key.decimals} decimals")
+    # 8.0 becomes 8, so that equal arrays have equal texts and digests.
     return int(value) if value == int(value) else value
 
 
@@ -332,6 +334,7 @@ def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
 
 def _names(where: str, name: str, value: object) -> tuple[str, ...]:
     """A list of texts. Raises Refusal for what is none."""
+    # What is no list stands for one with something else than a text in it, and is refused as such.
     names = list(cast("list[object] | tuple[object]", value)) if isinstance(value, list | tuple) else [None]
     texts = tuple(each for each in names if isinstance(each, str))
     if len(texts) < len(names):
@@ -439,6 +442,7 @@ def load_arch(name_or_file: Path | str) -> Arch:
 
 def is_cbrain(name: str) -> bool:
     """Whether a name is that of an array of C-Brain which has no file: `cbrain-8-24`."""
+    # A name that has a file is read from it: `_cbrain` itself begins with that of `cbrain-16-16`.
     return CBRAIN.fullmatch(name) is not None and name not in preset_names()
 
 
@@ -450,6 +454,7 @@ def _cbrain(name: str) -> Arch:
     """
     tin, tout = map(int, name.split("-")[1:])
     most = key_types(Arch)["rows"].__metadata__[0].most
+    # The most rows come first: each row has a bus of its own.
     sides = [(rows, tout // rows) for rows in range(most, 0, -1) if tout % rows == 0 and 0 < tout <= rows * most]
     if not sides:
         what = f"no rectangle of at most {most} x {most} PEs has {tout} PEs"
@@ -459,6 +464,7 @@ def _cbrain(name: str) -> Arch:
     table |= {"name": name, "rows": rows, "cols": cols}
     words = CBRAIN_LINES * tin
     table["pe"] |= {"lanes": tin, "words_per_cycle": tin, "weight_words": words, "ifmap_words": words}
+    # A cycle brings T_in words for each PE of a row, T_in · T_out weights in all, and takes T_out results.
     table["bus"] |= {"burst_words": tin * cols}
     table["glb"] |= {"words_per_cycle": tin * tout}
     table["commit"] |= {"units_per_column": rows}
