@@ -204,7 +204,8 @@ class Link:
             for stripe in range(channel.producer.stripes.count)
         )
         frame, reader = max(last for _, last in writes)
-        waited, waits = (frame - 1, reader), list[tuple[Point, int, Point]]()  # first, by the frame before
+        # The frame before has waited for its latest reader. Tokens come in order, so that this covers all earlier ones.
+        waited, waits = (frame - 1, reader), list[tuple[Point, int, Point]]()
         for point, last in writes:
             if last > waited:
                 waits.append((point, *last))

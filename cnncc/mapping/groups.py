@@ -143,6 +143,7 @@ def without_unread_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
         for read in layer.reads:
             if (load := layers[read.producer]).is_load:
                 _, end = read.rows(0, layer.sizes.h, load.sizes.h)
+                # Several layers may read the load: the last row that any of them touches counts.
                 known = result[read.producer].sizes.h if result[read.producer] is not load else 1
                 result[read.producer] = replace(load, sizes=replace(load.sizes, h=max(known, end)))
     return result
@@ -227,6 +228,7 @@ def _edge_problems(layer: GroupLayer, read: RowRead, producer: GroupLayer) -> It
         )
     if layer.delay < (least := producer.delay + least_lag(layer.stripes, read, producer.stripes)):
         yield f"{edge}: delay {layer.delay}, the least is {least} (GROUP-2)"
+    # The rows of the ring follow from the delay: a wrong one is reported by itself.
     elif producer.keeps and producer.keeps < (
         least := least_ring(layer.stripes, read, producer.stripes, layer.delay - producer.delay)
     ):

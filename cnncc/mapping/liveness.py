@@ -118,6 +118,7 @@ def longer_channels(chain: CoreChainData) -> list[tuple[str, int]]:
         low, high = channel.keeps, channel.height
         if low == high or chain.with_keeps(channel.label, high).stuck():
             continue
+        # Halving finds the fewest rows, as cores that go on with some rows go on with more.
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if chain.with_keeps(channel.label, middle).stuck() else (low, middle)

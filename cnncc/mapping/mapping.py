@@ -120,6 +120,7 @@ def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
     result: list[int] = []
     for loop in loops:
         result.append(current[loop.dim])
+        # Steps that rise are refused elsewhere (NEST-1). Here they take no more than there is.
         current[loop.dim] = min(loop.step, current[loop.dim])
     return tuple(result)
 
@@ -191,6 +192,7 @@ def mapping_problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iter
         if (stage.operand, stage.memory) in seen or (stage.memory == "glb" and (stage.operand, "rf") in seen):
             yield f"{what}: stands inside another of the same operand in this memory or nearer to the PE (NEST-3)"
         seen.add((stage.operand, stage.memory))
+        # A slice of weights inside loops in space is that of all their PEs.
         if stage.memory == "glb" and stage.operand != "weight" and any(loop.on for loop in around):
             yield f"{what}: stands inside a loop in space (NEST-4)"
         if stage.operand in OF_OUTPUTS and any(loop.dim in REDUCTION_DIMS for loop in around):

@@ -115,8 +115,10 @@ class _Reader:
         while at < end:
             match = TOKEN.match(self.text, at)
             if match is None:
+                # The sign is to blame, not the blanks before it.
                 at += len(self.text[at:]) - len(self.text[at:].lstrip())
                 self._refuse(f"'{self.text[at]}' has no meaning here", (at, at + 1))
+            # Primes are a group of their own, the last one of a name that has some. The name's place includes them.
             kind = "name" if match["name"] else match.lastgroup or ""
             yield _Token(kind, SAME.get(match[kind], match[kind]), (match.start(kind), match.end()))
             at = match.end()
@@ -142,6 +144,7 @@ class _Reader:
             return
         level, boxed = 0, ""
         while True:
+            # The sign `|` opens a box and closes it: inside of one it cannot open another.
             if not boxed and (opened := self._take("{", "|")):
                 boxed = {"{": "}", "|": "|"}[opened]
             if self._take("["):
@@ -229,6 +232,7 @@ class _Reader:
         token = self.token
         if token.kind != "number":
             self._refuse(f"expected {what}, found {token}", token.place)
+        # Digits are counted first, as `int` raises an error of its own for thousands of them.
         if len(token.text) > len(str(MOST)) or not 1 <= int(token.text) <= MOST:
             self._refuse(f"{token.text[:20]} is not in 1 to {MOST}", token.place)
         self.next += 1

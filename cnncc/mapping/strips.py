@@ -20,6 +20,7 @@ def split_strip(name: str) -> tuple[str, str]:
     >>> split_strip("conv1@3"), split_strip("conv1@1-14"), split_strip("conv1")
     (('conv1', '@3'), ('conv1', '@1-14'), ('conv1', ''))
     """
+    # A label is a user's. `int` raises an error for thousands of digits.
     match = re.search(r"@\d{1,9}(-\d{1,9})?$", name)
     return (name[: match.start()], match[0]) if match else (name, "")
 

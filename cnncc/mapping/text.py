@@ -61,6 +61,7 @@ def mapping_from(items: Sequence[Item], text: str, sizes: Sizes | None) -> Mappi
     for level, run in groupby(items, key=lambda item: item.level if isinstance(item, LoopItem) else 0):
         together = list(run)
         if level:
+            # A fold changes no extent for what follows: a loop over its dimension, with a smaller step, is inside.
             loops += _folds([item for item in together if isinstance(item, LoopItem)], extent, text)
         for item in together:
             if isinstance(item, FetchItem):
@@ -90,6 +91,7 @@ def _folds(level: Sequence[LoopItem], extent: Map[str, int | None], text: str) -
             message = f"{name} runs {count} times here, on {count} PEs: write {name}||{count}, or no number"
             raise NotationError(message, text, *term.place)
         if term.pes is not None and term.pes < count:
+            # The fold would stand outside the other loop, but it is to cut that loop's tile.
             if term.dim in seen:
                 message = (
                     f"{name} runs {count} times inside the other loop over {term.dim} of its level, on {term.pes} PEs"
