@@ -103,6 +103,7 @@ def _charged(cycles: Cycles, origin: str, ending: str) -> Cycles:
     if origin == _WAIT or ending == _WAIT:
         kept = [cause for cause in cycles if cause.startswith("dram") or cause in CHANNEL_CAUSES]
         other = "fill" if origin == _WAIT else "drain"
+        # CAUSE-4: from wait to wait, as in elementwise layers, cycles keep their causes.
         if origin == ending:
             return cycles
     elif origin and (origin != "psum_file" or ending == origin):
@@ -180,9 +181,11 @@ class CauseTimeline:
 
     def _task(self, task: Task, first: int, last: int) -> None:
         engine = task.engine
+        # Of equal times the first of a list counts (`_latest`). So both lists below have the order of CAUSE-1.
         decoded = [self.now, *([] if self.machine.overlap else self.done), self.starts[engine].pop(0)]
         self._spend(_latest(decoded), 1)
         taken = {queue: self.tokens[queue].pop(0) for queue, when in task.takes if not when & ~first}
+        # CAUSE-5: a half that a macro-instruction gave has no path, as paths end there. It gets the name of its file.
         arrived = [(time, _FILES.get(queue, path)) for queue, (time, path) in taken.items()]
         start = end = _latest([*arrived, self.free[engine], self.now])
         for cause, cycles in task.work:
@@ -211,6 +214,7 @@ class CauseTimeline:
         self._state()
         mark, origin = self.last_mark
         time, path = time - self.since, ""
+        # The cycles up to the sequencer's time are a root, those behind it a piece of the path.
         if time > 0 and mark <= self.since:
             path = len(self.roots)
             self.roots = [*self.roots, CauseRoot(-1, origin, {cause: self.since - mark})]
@@ -244,6 +248,7 @@ class CauseTimeline:
             if between > 0:
                 cycles[cause] = cycles.get(cause, 0) + between
             time, path = time - count, rest
+        # A mark at 0 lies before the state, or where it begins: its paths go on in the state's roots.
         if not self.mark and isinstance(path, int):
             return _behind(self.roots, CauseRoot(path, "", cycles))
         return CauseRoot(-1, self.origin or self._origin(time, path), cycles)
@@ -312,9 +317,11 @@ class CauseTimeline:
         if effect.opening:
             ending, root = effect.opening
             self._charge(ending, _behind(roots, root))
+            # The interval began before the first period. In later ones it begins in the period before, at its roots.
             if times > 1:
                 self._charge(ending, _behind(step, root), times - 1)
         self.stalls = _plus(self.stalls, effect.stalls, times)
+        # The effect of 1, 2, 4, … periods on roots is `step`: log2 of `times` passes do (COST-13).
         while times:
             if times & 1:
                 roots = [_behind(roots, root) for root in step]
@@ -326,6 +333,7 @@ class CauseTimeline:
         """The state now. The clock goes on from it: times count from now on, and paths end at its roots."""
         if self.at is None:
             self.numbers, self.crossed = dict[tuple[int, str, int], int](), list[CauseRoot]()
+            # The first root is that of the sequencer's own path: `_load` gives it number 0.
             if self.mark <= self.now[0]:
                 self._number(self.now)
             starts, tokens = (
@@ -360,6 +368,7 @@ class CauseTimeline:
     def _number(self, point: Point) -> int:
         """The number of the root of a path whose piece that ends at a point comes to now, or beyond."""
         time, path = point
+        # Paths are shared, never copied, and live as long as the points that they lead to. So one object is one path.
         key = (time - path[1], path[0], id(path[2])) if isinstance(path, tuple) else (time, "", id(path))
         if key not in self.numbers:
             self.numbers[key] = len(self.crossed)

@@ -86,6 +86,7 @@ def _group(plan: GroupPlan, arch: Arch, frames: int) -> tuple[Counts, Counts]:
         brought.append(fetched(traffic.of("dram_read")))
     own = _times(added(counts), frames)
     there = added([fetched(0), *brought])
+    # The counters of a layer have its weights, in each frame. Core 0 brings them, once.
     own = added([own, _times(there, -frames), {"idle_pe_cycles": -busy * frames}])
     return own, there
 

@@ -144,6 +144,7 @@ def predicted_frames(
         _of_dma(cores[0], timed.cores[0]),
         frames,
         timed.total,
+        # The first `lag` iterations of core 0 take no result away (CHANNEL-6).
         timed.noted[0, RESULT][plan.lag],
         timed.period,
         peaks,
@@ -152,6 +153,7 @@ def predicted_frames(
 
 def _of_dma(core: TimedCore, whole: PredictedCycles) -> dict[str, PredictedCycles]:
     """The cycles of core 0 until all weights are on their way, and those behind."""
+    # The descriptors right before the loop are those of the frames.
     before = core.nodes[: next(at for at, node in enumerate(core.nodes) if isinstance(node, TimedLoop)) - 1]
     if not any(isinstance(node, Task) for node in before):
         return {"frames": whole}

@@ -172,6 +172,7 @@ class _Walk:
     def __init__(self, number: int, core: TimedCore, tokens: _Tokens, causes: bool) -> None:
         self.number, self.core, self.tokens = number, core, tokens
         start = idle_state(core.machine)
+        # Behind the queues of the machine stand those of no semaphore: of results, and the notes.
         start = start._replace(tokens=(*start.tokens, *[()] * (max(core.notes, default=RESULT) + 1 - QUEUES)))
         self.clock: _Clock = (
             idle_timeline(core.machine, start) if causes and core.idles else _PlainClock(core.machine, start)
@@ -279,6 +280,7 @@ class _Walk:
         """Frames between this one and the last one, if it is not the first."""
         if self.ended:
             return MANY
+        # The first frame and the last one have other conditions than those between: they are run, never skipped.
         return max(0, self.count - 2 - self.frame) if self.frame else 0
 
     def skip(self, period: Period, times: int, idle: Mapping[str, int]) -> None:

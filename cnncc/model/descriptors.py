@@ -48,6 +48,7 @@ def descriptor_cycles(
             instructions = 1 + moved(operand, everywhere)
         else:
             turns = order.turns(stage.depth) if stage.buffers > 1 else 0
+            # By position, positions are on the output's channel axis, which counts through the buffer alone (COMMIT-2).
             by_rows = operand in ("ifmap", "residual") or (operand == "output" and not shape.per_position)
             instructions = 1 + turns + moved(operand, range(stage.depth, len(outer)), RINGS if by_rows else "")
             total += 1 + moved(operand, range(stage.depth))

@@ -102,6 +102,7 @@ class GlbTokens:
         stage, output, params = self.stages[operand], self.stages.get("output"), self.stages.get("params")
         match operand:
             case "weight":
+                # In one place the transfer of params comes first: it waits for the buffers of both.
                 return S.NONE if params and params.depth == stage.depth else _slice_free(stage)
             case "params":
                 return self._params_free(stage)
@@ -157,6 +158,7 @@ class GlbTokens:
             return "output", S.OUTPUT_FULL
         for operand in ("ifmap", "residual"):
             stage = self.stages.get(operand)
+            # Loads free an ifmap by IFMAP_FREE alone. Else commits say it, as they come behind all that reads a block.
             if stage and self.taken_by_transfer(operand) != S.IFMAP_FREE:
                 return operand, input_free(stage)
         if self.sliced_params:

@@ -149,6 +149,7 @@ class _GroupWalk:
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""
+        # At the end of the last image no stripe is left to prefetch: it is a piece of its own then.
         pieces = [(self.images, True)] if self.depth == 1 or not any(self.prefetches) else []
         pieces = pieces or [(self.images - 1, False), (1, True)]
         # The descriptors of a layer are known when all its stripes have been walked through.
@@ -187,6 +188,7 @@ class _GroupWalk:
             words, tokens = layer.sizes.k * section.rows * layer.sizes.w, section.tokens
             return [transfer("activations", words, self.arch, tokens_of(tokens.takes), tokens_of(tokens.gives))]
         repeated, past_first, before_last = masks
+        # Behind the last stripe of an image comes the first one of the next image.
         rows = section.following or (layer.stripes.rows_of(0) if repeated or before_last else 0)
         following = {self.depth: self._at(section.layer, rows)} if self.prefetches[section.layer] and rows else {}
         at = self._at(section.layer, section.rows)._replace(

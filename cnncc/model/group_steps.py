@@ -151,6 +151,7 @@ class _Tokens:
                 producer = self.layers[read.producer]
                 full = Semaphore.ROWS_FULL if producer.is_load else Semaphore.STRIPE_FULL
                 if (last := layer.stripes.needs(read, stripe, producer.stripes)) >= 0:
+                    # Stripes are done in the order of their points: the latest that is needed covers the others.
                     needed[full] = max(needed[full], (last + producer.delay, read.producer))
             for full in (full for full in waited if needed[full] > waited[full]):
                 if point in self.taken:
@@ -280,6 +281,7 @@ def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
     first = next(number for number in first_runs(layers) if not layers[number].is_load)
     waits = ["weight" in each for each in staged]
     comes = {"weight", "ifmap"} & staged[first].keys() or any(layers[r.producer].is_load for r in layers[first].reads)
+    # No token announces params without weights. The first load has to wait for a transfer that stands behind them.
     alone = [own.label for own, each in zip(layers, staged, strict=True) if "params" in each and "weight" not in each]
     if alone and not comes:
         if "params" not in staged[first]:

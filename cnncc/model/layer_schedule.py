@@ -150,6 +150,7 @@ class ScheduleWalk:
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
+        # LEGAL-3: a loop that steps through what PEs hold has a copy of its body for each iteration.
         unrolled = {
             depth
             for operand, stage_depth in self.rf.items()
@@ -162,6 +163,7 @@ class ScheduleWalk:
             self.transfers.slices
             and self.order.bodies_of(WalkPosition(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES
         ):
+            # GLB-3: with too many copies of loop bodies second slices come behind the results.
             self.transfers.keep_order()
             self.order = WalkOrder(self.nest, unrolled, peeled)
         self.watched = self.transfers.watched
@@ -279,6 +281,7 @@ class ScheduleWalk:
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
+        # MAC-6: ping has room for one turn. Other columns are a load of their own even if a PE is a set by itself.
         if not shared or not (self.arch.pe.pong_words or (chain and chain.pes > 1)):
             return [self.engines.ifmap(columns * column, at.sides, takes, gives)]
         lasts = tuple(side for side in at.sides if side is not chain)
@@ -293,16 +296,13 @@ class ScheduleWalk:
         return (*tokens_of(semaphore, when), *((Token(note, when),) if note and when is not None else ()))
 
     def _chain(self, at: WalkPosition) -> SpatialLoop | None:
-        """The PEs of a set that are neighbours on columns; None if each PE is a set by itself."""
+        """The PEs that pass columns on to each other; None if each PE is a set by itself."""
         cols = [side for side in at.sides if side.on == "cols"]
         if len(cols) > 1:
             return cols[-1]
         if not cols:
             return None
-        shares = self.passes and shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"])
-        side = cols[0]
-        of_set = (side.dim == "w" and side.step == at.extent["w"]) or (side.dim in "hwcrs" and not shares)
-        return side if of_set else None
+        return cols[0] if cols[0].dim == "w" and cols[0].step == at.extent["w"] else None
 
     def _macro(self, at: WalkPosition) -> Task:
         steps = prod(at.extent.values())
@@ -325,6 +325,7 @@ class ScheduleWalk:
         gives = (*gives, *self._at_last(self.stripe.gives, self.notes.written, at))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)
+        # COMMIT-6: the sums of so many PEs of a column are one result.
         together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)
         rows, cols = (prod(side.pes for side in at.sides if side.on == on) for on in ("rows", "cols"))
         own = "hw" if self.shape.per_position else "k"

@@ -219,6 +219,7 @@ def ifmap_block(shape: LayerShape, extent: Extents) -> ActivationBlock:
     groups = extent["k"] if shape.channelwise else max(1, extent["k"] // shape.group)
     channels = (groups - 1) * sizes.c + extent["c"]  # from the first one of the first group to the last one of the last
     all_rows, all_cols = (all(extent[dim] == sizes.of(dim) for dim in dims) for dims in ("hr", "ws"))
+    # A block has whole windows: a loop over taps outside its stage moves it, and does not make it smaller.
     rows = shape.ih if all_rows else reach(extent["h"], sizes.r, window.stride[0], window.dilation[0])
     cols = shape.iw if all_cols else reach(extent["w"], sizes.s, window.stride[1], window.dilation[1])
     return ActivationBlock(extent["n"], channels, rows, cols, all_rows, all_cols)

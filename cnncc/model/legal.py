@@ -176,6 +176,7 @@ class _Blocks:
             inner = self.count(depth + 1, (*extents[:place], size, *extents[place + 1 :]))
             if count > 1 and not loop.on:
                 self.parities.setdefault(depth, set()).add(inner % 2)
+            # A piece of a loop in space is one block, for all its PEs (GLB-1).
             total += inner if loop.on else count * inner
         self.known[key] = total
         return total

@@ -62,6 +62,7 @@ def load_work(arch: Arch, words: int, positions: int, in_row: int) -> tuple[str,
     port = ceil_div(words * positions, arch.glb.words_per_cycle)
     bus = in_row * ceil_div(words, arch.bus.burst_words)
     write = ceil_div(words, arch.pe.words_per_cycle)
+    # CAUSE-2: of equal terms the port is the first, then the buses.
     if port >= max(bus, write):
         return "glb_port", port
     return ("row_bus", bus) if bus >= write else ("write_port", write)
@@ -138,6 +139,7 @@ class Engines:
 
     def _commit(self, units: int, words: int, hops: int, takes: Tokens, gives: Tokens) -> Task:
         port = ceil_div(words, self.arch.glb.words_per_cycle)
+        # CAUSE-2: of equal terms the units are the first.
         work = (("glb_port", port) if port > units else ("output_units", units)), ("column_bus", hops)
         return Task(
             COMMIT, max(units, port) + hops, self.arch.commit.latency_cycles, takes, gives, work, "output_units"
@@ -145,6 +147,7 @@ class Engines:
 
     def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
         """A commit of GLB words instead of psums (COMMIT-3): they use the output units of all columns."""
+        # All indices of a stream are on the linear axis: it reads the parameters of one channel (COMMIT-3).
         words = results * (2 + residual) + self.words_per_channel
         units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
         return self._commit(units, words, 0, takes, gives)

@@ -139,8 +139,10 @@ class _LayerWords:
                 glb_read=loads.read, bus=loads.bus, n2n=loads.n2n, rf_write=loads.filled, rf_read=operations
             )
         commits = self.commits()
+        # TRAFFIC-6: the first commit of an output reads no partial sum, the last one writes none.
         partial = self.arch.words_per_sum * (commits.results - self.outputs)
         steps = self._steps(operations)
+        # Lanes over k have psums of their own (MAC-7). Products of other lanes are added up before they are stored.
         added = operations if self.nest.lane_dims == "k" else steps
         words["sums"] += Counter(
             glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added
@@ -287,6 +289,7 @@ class _LayerWords:
         passed = shared_columns(self.shape, self.arch, tap.held, out.held) if self.passes else 0
         runs = [run for run in out.runs if run.on == "cols"]
         alone = len([loop for loop in self.nest.outer if loop.on == "cols"]) == 1
+        # COST-3: PEs of a single loop on columns are a set if the loop is over w and steps by the pixels of a PE.
         together = runs[-1].n if runs and (not alone or runs[-1].step == out.held) else 1
         return (passed, together) if passed and (self.arch.pe.pong_words or together > 1) else (0, 1)
 
@@ -311,6 +314,7 @@ class _LayerWords:
             down = loop.on and loop.dim in REDUCTION_DIMS
             within = tuple((left | {loop.dim: size}).values())
             piece = self._commits(depth + 1, within, rows * count if down else rows, known)
+            # PEs that add up a sum have one commit together (`rows`).
             total = total.plus(piece, 1 if down else count)
         return known.setdefault(key, total)
 

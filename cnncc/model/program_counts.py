@@ -44,6 +44,7 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
             counts[part.label] = _copied(part)
         elif isinstance(part, LayerPlan):
             own = _layer(part, arch, cycles[part.label])
+            # Prefetched words count where their transfers stand, in the layer before.
             counts[part.label] = added([own, fetched(-_prefetched_words(part, arch))])
             peaks[part.label] = file_peaks(part, arch)
         elif isinstance(part, GroupPlan):

@@ -160,6 +160,7 @@ _Place = tuple[int, ...]  # of a node: its number, in each of the loops around i
 def _last_that_comes_in(nodes: tuple[Node, ...]) -> _Place:
     last = max(at for at, node in enumerate(nodes) if _comes_in(node))
     node = nodes[last]
+    # A peeled tile is a loop that runs once. The words come earlier behind the last transfers inside it.
     inner = node.body if isinstance(node, TimedLoop) and node.count == 1 else ()
     if any(isinstance(inside, TimedLoop) and _comes_in(inside) for inside in inner):
         return (last, *_last_that_comes_in(inner))

@@ -75,6 +75,7 @@ def positions(outputs: int, taps: int, stride: int, dilation: int) -> tuple[int,
     >>> positions(1, 3, 1, 2), positions(3, 1, 2, 1), positions(3, 3, 2, 1)
     ((3, 2), (3, 2), (7, 1))
     """
+    # One output touches lines `dilation` apart, one tap lines `stride` apart, several of both multiples of the gcd.
     step = dilation if outputs == 1 else stride if taps == 1 else gcd(stride, dilation)
     return ((outputs - 1) * stride + (taps - 1) * dilation) // step + 1, step
 
@@ -89,6 +90,7 @@ def ifmap_layout(shape: LayerShape, held: Extents, image: int, box: str) -> Layo
     for axis, (name, out, tap) in enumerate(zip(AXES[2:], "hw", "rs", strict=True)):
         stride, dilation = shape.window.stride[axis], shape.window.dilation[axis]
         count, step = positions(own[out], own[tap], stride, dilation)
+        # Of a single output, or tap, the step in lines may be less than `step`. It is not used then.
         sides.append(Axis(Extent(count, name, step), {out: max(1, stride // step), tap: max(1, dilation // step)}))
     images = [Axis(Extent(own["n"], "lin", image), {"n": 1})] if own["n"] > 1 else []
     return _in_order([*images, *channels, *sides], box, MACHINE_ORDER[shape.channelwise])
@@ -113,6 +115,7 @@ def weight_layout(shape: LayerShape, held: Extents, steps: Map[str, int], box: s
 def _in_order(axes: Sequence[Axis], box: str, order: str) -> Layout:
     """The layout of the axes, sorted so that inner loops of the box step along inner axes."""
     order = order if is_in_order(box, order) else box
+    # What the box does not step through, as images, stands outermost: `rfind` gives -1.
     return Layout(tuple(sorted(axes, key=lambda axis: max(order.rfind(dim) for dim in axis.steps))))
 
 
@@ -172,6 +175,7 @@ def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages:
         return False  # with lanes over taps, the steps are too few for the neighbour's words to arrive
     if arch.pe.pong_words and held_extents(shape, outer, len(outer))["w"] > 1:
         return False  # turns are of single pixels; a rest of one pixel has no space reserved either
+    # MAC-3: passed words fill one run of slots. So columns are outermost in a half, as in the machine's order.
     return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
 
 
@@ -208,6 +212,7 @@ def _words(shape: LayerShape, arch: Arch, psums: int, weight: Extents, ifmap: Ex
     shared = shared_columns(shape, arch, ifmap["s"], ifmap["w"]) if passes else 0
     if not (arch.pe.pong_words and shared):
         return words | {"ifmap_words": columns * column}
+    # MAC-6: words go to ping and pong in turns, each of as many words as a PE loads. The FIFO has the passed ones.
     turn = (columns - shared) * column
     return words | {
         "ifmap_words": turn,
@@ -219,6 +224,7 @@ def _words(shape: LayerShape, arch: Arch, psums: int, weight: Extents, ifmap: Ex
 def most_channels(shape: LayerShape, arch: Arch, extent: Extents) -> int:
     """The most input channels of a macro-instruction of this extent that fit the register files; 0 if none do."""
     words = macro_words(shape, arch, {**extent, "c": 1})
+    # All numbers of words but that of psums grow with the input channels.
     if words.pop("psum_words") > arch.pe.psum_words:
         return 0
     most = min(int(getattr(arch.pe, key)) // per_channel for key, per_channel in words.items())

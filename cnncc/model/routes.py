@@ -130,6 +130,7 @@ class Nest:
         tile = route.held
         for number, loop in inside:
             (count, step, _), *rest = self.pieces(number, tile)
+            # Loops in time inside the last loop in space may have a rest: it is the same in all PEs.
             if rest and number <= last:
                 raise Refusal(f"loops over {dim} in space do not take equal parts of what is fetched outside them")
             if loop.on:
@@ -148,12 +149,14 @@ class Nest:
     def summed_over(self, depth: int, left: dict[str, int]) -> int | None:
         """Rows of PEs over which the sums inside `depth` are added up; None if sums do not stay in the PEs there."""
         left, rows, within = dict(left), 1, self.outer[depth:]
+        # A commit stands as far inside as it can: right outside a loop in time over c, r or s, or right around the box.
         if within and (within[0].on or within[0].dim not in REDUCTION_DIMS):
             return None
         for number, loop in enumerate(within, depth):
             (count, size, _), *rest = self.pieces(number, left[loop.dim])
             summed = loop.dim in REDUCTION_DIMS
             spread = any(other.on and other.dim == loop.dim for other in self.outer[number:])
+            # LEGAL-2: the rest of a loop in space runs on other PEs, which do not have the sums of the full tiles.
             if rest and (spread or not summed) or (count > 1 and not loop.on and not summed):
                 return None
             rows *= count if loop.on and summed else 1
@@ -169,6 +172,7 @@ class Nest:
         if self.summed_over(depth, left) is not None:
             return in_parts
         loop, key = self.outer[depth], (depth, *left.values(), in_parts)
+        # What is inside was looked at before, and had none: `any` ends at the first that has.
         if key in seen:
             return False
         seen.add(key)

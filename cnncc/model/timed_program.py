@@ -81,6 +81,7 @@ class Wait(NamedTuple):
     cycles: int = 1
 
 
+# Loops are equal if they are one: a body's hash does not walk through the loops inside. `repeat` makes equal ones one.
 @dataclass(frozen=True, eq=False)
 class TimedLoop:
     """A loop.
@@ -97,6 +98,7 @@ class TimedLoop:
     known: dict[object, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Loops that differ in their counts alone share what is known of their iterations.
         object.__setattr__(self, "known", _known(self.bit, self.body))
 
 

@@ -148,6 +148,7 @@ class TimelineClock:
             times += (self.free[engine], self.done[engine], *self.starts[engine])
         for queue in body.queues:
             times += tokens[queue]
+        # Without the numbers of tokens, other queues with the same times in a row would look alike.
         return (*[time - now if time > now else 0 for time in times], *[len(tokens[queue]) for queue in body.queues])
 
     def write(self, body: _Body, times: Times) -> None:
@@ -222,6 +223,7 @@ class Timeline:
                     engines.update(node.engines)
                 elif isinstance(node, TimedSignal):
                     gives.add(Token(node.queue))
+            # TIME-6: without overlap a task waits for all engines, so that an iteration depends on the times of all.
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
             inside = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
         return inside
@@ -231,6 +233,7 @@ class Timeline:
         if (body := inside.of_masks.get((first, last))) is None:
             takes = [not when & ~first for _, when in inside.takes]
             gives = [not when & ~last for _, when in inside.gives]
+            # Many masks decide alike, and share what is known of an iteration.
             if (body := inside.bodies.get(key := (*takes, *gives))) is None:
                 held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
                 queues = tuple(dict.fromkeys(token.queue for token in held))
@@ -291,6 +294,7 @@ class Timeline:
         for engine, busy, latency, takes, gives, first, last, node in steps:
             if engine >= 0:
                 queued, now = starts[engine], clock.now
+                # The queue's oldest entry is the start of the task whose place in it this one takes.
                 now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # TIME-1, TIME-6
                 start = max(now, free[engine])  # TIME-2
                 for queue in takes:

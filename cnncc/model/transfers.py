@@ -57,6 +57,7 @@ class Transfers:
     @property
     def watched(self) -> list[int]:
         """The depths of stages whose next block a position has to name."""
+        # Second slices are those of the output's next block (`drains`).
         return sorted({*self.depths, self.output_depth}) if self.slices else self.depths
 
     def firsts(self, at: WalkPosition, order: WalkOrder) -> list[Fetch]:
@@ -80,6 +81,7 @@ class Transfers:
 
     def _has_come(self, depth: int, at: WalkPosition) -> bool:
         """Whether the next slice was fetched earlier, as the second slice of a block of the output."""
+        # In the first iteration of the opened loop, which stands between both stages, if others follow.
         inside = -1 << self.output_depth & (1 << depth) - 1
         return depth in self.slices and not (at.past_first | at.repeated) & inside and bool(at.before_last & inside)
 
