@@ -66,6 +66,7 @@ def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> BlockPl
     place, weights, results, slices = (one if isinstance(one, int) else one[i % len(one)] for one in each)
     k, h, w, order, ifmap = (int(cell[i]) for cell in blocks.cells)
     k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
+    # Of 1.5 buffers of results the output has two and the residual one (`Buffers`).
     counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results), "output": ceil(results)}
     streamed = tuple((operand, counts[operand]) for operand in sorted(blocks.budget.streamed))
     return BlockPlan(k, h, w, order == 0, int(place), int(weights), streamed, ifmap == 2, bool(slices))

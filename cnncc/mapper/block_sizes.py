@@ -27,6 +27,7 @@ def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     if "ifmap" in budget.streamed:
         sides = zip((sizes.r, sizes.s), (sizes.h, sizes.w), (shape.ih, shape.iw), window.dilation, strict=True)
         channels = sizes.c if shape.channelwise else min(sizes.c, 2)
+        # A single row of outputs is all rows: its block has all rows of the image (`ifmap_block`).
         words += channels * prod(whole if n == 1 else reach(1, taps, 1, step) for taps, n, whole, step in sides)
     return words
 
@@ -35,6 +36,7 @@ def least_params(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     """Words of parameters that are there at least: all, or a slice of them (SPACE-12)."""
     each = shape.params * arch.words_per_param
     if shape.per_position:
+        # No block cuts w by position (`cut_dims`).
         return each * (1 if positions_in_blocks(shape, budget) else shape.sizes.h) * shape.sizes.w
     in_slices = budget.tight and shape.is_mac and not budget.streamed and shape.shuffle == 1
     return each * (1 if in_slices else shape.sizes.k)
@@ -73,6 +75,7 @@ def has_one_start(budget: GlbBudget) -> bool:
 def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
     """Which of k, h and w blocks may cut."""
     streamed = budget.streamed
+    # SPACE-10: a block of k has fewer words of results, or of an image whose channels are its own. Else k is not cut.
     by_k = budget.tight or (not has_one_start(budget) and (shape.channelwise or "output" in streamed))
     cut = {
         "k": shape.shuffle == 1 and by_k,
@@ -115,6 +118,7 @@ def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form,
     words = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
     if "ifmap" in streamed:
         channels = channels_of_block(shape, groups, k)
+        # Under an outermost loop over c two slices of a tile's channels may do (SPACE-11).
         if form.order[0] == "c":
             channels = np.minimum(channels, 2 * of_tiles.c)
         rows = np.minimum(shape.ih, reach_of(h, sizes.r, window.stride[0], window.dilation[0]))

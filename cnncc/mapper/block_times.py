@@ -230,6 +230,7 @@ class BlockTimes:
         self.macros = bound.times * prod(bound.trips(dim) for dim in "crs") * (k_all[0] * h_all[0] * w_all[0])
         again = (np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.again: PerPlan = prod(again, start=np.ones(1, np.int64))
+        # A smaller block may have one tile where a full one has several, and so no partial sums.
         everywhere = blocks.full * blocks.outputs == blocks.everything
         self.commits = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
         self.refills: PerPlan = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
@@ -243,6 +244,7 @@ class BlockTimes:
         cut = bool(blocks.budget.streamed)
         comes = np.where(blocks.first > 0, transfer_cycles(blocks.first, dram) + dram.latency_cycles, 0)
         leaves = np.where(blocks.last > 0, transfer_cycles(blocks.last, dram) + dram.latency_cycles, 0)
+        # How many results the last commit has depends on the last block: only the cycle behind it is certain.
         drain = leaves + (1 if cut else bound.drain)
         compute = self.compute + self.refills + self.residual_comes()
         committing = self.committing()

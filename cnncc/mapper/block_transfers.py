@@ -81,6 +81,7 @@ class BlockTransfers:
         blocks = self.blocks
         share, equal = blocks.share_of_last, 1 / blocks.outer_trips
         tiled = not {"h", "w"}.isdisjoint(self.bound.at.form.order.partition("|")[0])
+        # Each block has all its slices once, or again for each of its tiles of h and w, of which a small one has fewer.
         inside = np.minimum(share, equal) if tiled else equal
         inside = np.maximum(inside, equal * (stage.place == StagePlace.IN_BLOCK))
         return np.where(blocks.k_outermost, share, np.where(stage.place == StagePlace.IN_K_BLOCK, 0, inside))
@@ -100,6 +101,7 @@ class BlockTransfers:
         """Slices of weights for a block of k that come behind results and before a second block that is full."""
         k_full, h_full, w_full = self.blocks.full_sides
         second_is_full = (w_full > 1) | (self.blocks.w.number[self.blocks.ww] == 1) & (h_full > 1)
+        # The first two slices find free buffers.
         return np.where((stage.place == StagePlace.IN_K_BLOCK) & second_is_full, np.maximum(k_full - 2, 0), 0)
 
     def third_slices(self, stage: Weights) -> PerPlan:
@@ -216,6 +218,7 @@ class BlockTransfers:
             return np.maximum(results, 0)
         loads = bound.trips("h") * bound.trips("w") if self.times.weights_stay else 1
         wait = latency - pe.weight_halves * bound.first_last[0] * loads
+        # For a bound from below the most slices count where a wait is negative, and the fewest where it is not.
         number = blocks.slices(stage) if wait < 0 else stage.words // stage.buffer
         weights = (stage.words - stage.buffer) / self.wpc + (number - 1) * wait
         return np.maximum(np.where(buffers.weights == 1, np.maximum(results, weights), results), 0)
@@ -228,7 +231,9 @@ class BlockTransfers:
         transfers = transfers + np.maximum(stage.words // np.maximum(stage.buffer, 1) - 1, 0)
         words = blocks.moved + stage.words - stage.buffer
         dma = transfer_cycles(words, self.dram) + transfers * (1 + self.dram.latency_cycles)
+        # TIME-6: each is decoded when all others are done, which takes a cycle, and ends after its latency.
         load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
-        if bound.depends_on_blocks:  # at least a load of a word for each macro-instruction
+        # Of loads in blocks that of a word for each macro-instruction is all that is known here.
+        if bound.depends_on_blocks:
             return times.compute + times.macros * (2 + load) + times.committing() + times.commits * commit + dma
         return times.compute + times.macros + bound.loads(load) + bound.commits(commit) + dma

@@ -116,7 +116,6 @@ class Blocks:
     def _count_blocks(self) -> None:
         sizes, k_blocks = self.shape.sizes, self.k.number[self.kk]
         self.of_image: PerPlan = self.h.number[self.hh] * self.w.number[self.ww]
-        # Where only one of k and the image is cut, its blocks are outside what is fetched once.
         k_cut: Flags = k_blocks > 1
         image_cut: Flags = self.of_image > 1
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
@@ -129,6 +128,7 @@ class Blocks:
         self.full: PerPlan = times * k_full * h_full * w_full  # full blocks
         self.k_outermost: Flags = self.k_outside & k_cut
         self.h_outermost: Flags = ~self.k_outermost & (self.h.number[self.hh] > 1)
+        # Of two orders of the same loops one is legal. Blocks of k alone stand inside: the image then comes once.
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
@@ -210,6 +210,7 @@ class Blocks:
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
         results = len(streamed & {"output", "residual"})
         self.moved: PerPlan = self.moved_image + results * everything
+        # In one place the residual comes before the ifmap (GLB-3). Without a streamed ifmap BOUND-11 has it.
         self.first: PerPlan = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
         self.params = shape.param_words(self.arch)
         self.images_words: PerPlan = (1 + self.double) * self.image
@@ -277,6 +278,7 @@ class Blocks:
         k_block, k_outside = self.k.sizes[self.kk], self.k_outside & (self.groups_inside == 1)
         if len(self.k.sizes) > 1 or sizes.k > shape.tiled_together:
             words = sizes.n * everything * np.where(k_outside, 1, self.of_image)
+            # With k outside, the slice of a block of k serves all its blocks of the image: these have no slices inside.
             part = np.where(k_outside, np.inf, 1 / self.groups_inside)
             yield self._slices(
                 np.where(k_outside, StagePlace.IN_K_BLOCK, StagePlace.IN_BLOCK), k_block, sizes.c, words, part
@@ -284,12 +286,14 @@ class Blocks:
         cut = {"h": (self.h, self.hh), "w": (self.w, self.ww)}
         before, inside = tiles.form.order.split("|")
         again, k_now, c_now = sizes.n * self.of_image, k_block, sizes.c
+        # Each loop before the bar is one place further in. SPACE-12: loops over r and s stay inside a slice.
         place = int(StagePlace.IN_BLOCK)
         for dim in before.partition("r")[0]:
             place += 1
             if dim in "hw":
                 (size, number, last, _), at = cut[dim]
                 tile = getattr(tiles, dim)
+                # Slices inside a loop over tiles of the image come again for each tile.
                 all_tiles = (number[at] - 1) * -(-size[at] // tile) - (-last[at] // tile)
                 again = again // number[at] * all_tiles
                 continue

@@ -220,6 +220,7 @@ class Bound:
     def descriptors(self) -> int:
         """Instructions in front of the first transfer, at least: descriptors and the unit."""
         shape = self.shape
+        # Ifmap and output have one descriptor at least. Weights and parameters are staged, with two. `unit` is one.
         return 2 + 2 * shape.is_mac + 2 * bool(shape.params) + self.residual + 1
 
     @cached_property
@@ -282,6 +283,7 @@ class Bound:
             )  # fmt: skip
         at = inside.index("I")
         own = [(k, _visits(k, at, inside, "k")) for k in k_]
+        # The same ifmap serves all output channels: its loads are alike in all parts of k.
         if not self.shape.channelwise:
             own = [(k_[0], sum(visits for _, visits in own))]
         ifmap = sum(
@@ -299,6 +301,7 @@ class Bound:
     def _commits(self) -> tuple[int, int]:
         """The cycles of all commits, and how many there are."""
         k_, h_, w_ = (self.parts[dim] for dim in "khw")
+        # Sums that stay in their PEs have one commit for all trips.
         c_, r_, s_ = (
             self.parts[dim] if self.adds_up[dim] else (self.parts[dim][0]._replace(trips=1),) for dim in "crs"
         )
@@ -363,6 +366,7 @@ class Bound:
         first, inner = _stationary(self.at.form.order)
         between = [dim for dim in inner if self.trips(dim) > 1]
         halves, trips = self.halves("I" if first == "W" else "W"), prod(map(self.trips, between))
+        # With rests of loops in space the runs of trips between two loads differ: nothing is said of them.
         if not between or trips < halves or any(self.parts[dim].pieces > 1 for dim in inner):
             return 0
         full, last, latency = self._first_parts, self._last_parts, self.arch.bus.latency_cycles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice, product
-from math import gcd, prod
+from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.tables import even_parts
@@ -51,6 +51,7 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
     sizes, pe, window = shape.sizes, arch.pe, shape.window
     most_lanes = pe.lanes if shape.is_mac else 1
     image_words = pe.ifmap_words
+    # Each loop goes up to the number that fits if the dimensions inside have single indices.
     for k in _numbers(shape.tiled_together, min(pe.psum_words, pe.weight_words if shape.is_mac else image_words), few):
         if shape.channelwise:
             image_words = pe.ifmap_words // k
@@ -71,7 +72,7 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                             most = min(most, pe.weight_words // (k * r * s))
                         if shape.channelwise:
                             most = min(most, 1)
-                        apart = w > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
+                        apart = w > 1 and window.stride[1] % window.dilation[1] > 0
                         for c in _some(even_parts(sizes.c, most), few):
                             # Columns of a kernel that lie apart are a counter of their own, of three (LEGAL-4).
                             if apart and s > 1 and r * (1 if shape.channelwise else c) > 1 and k > 1:
@@ -84,6 +85,7 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                                 if any(fits):
                                     yield k, w, h, c, r, s, lanes, 1, 1, 1, words, *fits
                             together = c <= whole and _window_lanes((c, r, s), most_lanes, apart)
+                            # SPACE-3: the window is on lanes only if that takes more of them than channels alone do.
                             if together and prod(together) > channels[-1]:
                                 yield k, w, h, c, r, s, *together, 1, words, True, True
                             fits = c <= whole, c <= passed

@@ -125,6 +125,7 @@ def _remember(task: SearchTask, result: Result | None) -> None:
 
 
 def _key(task: SearchTask) -> str:
+    # The text of a set has no fixed order from process to process. So the budget goes as a table, whose set is sorted.
     parts = task.shape, task.arch, task.dataflow, task.below, task.quick, task.effort, task.prices, task.together
     return disk_cache.key_of("search", sources(), repr(parts), asdict(task.budget))
 
@@ -135,6 +136,7 @@ def sources() -> str:
     folder, digest = Path(cnncc.__file__).parent, hashlib.sha256()
     for pattern in SOURCES:
         for path in sorted(folder.glob(pattern)):
+            # Names and sizes keep the borders between files: what moves from one to the next counts.
             digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -110,7 +110,9 @@ def best_choices(
             if path.cycles <= near:
                 figures(path.numbers)
     first = all_paths[0].numbers
+    # What estimates leave out is much the same for all paths: the others get what the first takes more than its own.
     more, every = exact[first].cycles - paths[first].cycles, [*paths]
+    # The best path by now is run. It is the result if it is the best with its own figures, too.
     while True:
         each = [exact.get(path) or Figures(paths[path].cycles + more, paths[path].cost) for path in every]
         best = every[objective.best(each, fewest)]
@@ -154,6 +156,7 @@ def _undominated(ends: Sequence[_Ends], steps: Counts, cost: float) -> _Ends:
     counts = [len(each.cycles) for each in ends]
     before = np.column_stack([np.repeat(np.arange(len(ends)), counts), np.concatenate([*map(np.arange, counts)])])
     order = np.lexsort((costs, cycles))
+    # In the order of cycles a path is on the front if it costs less than all before it.
     least = np.minimum.accumulate(costs[order])
     order = order[np.diff(least, prepend=np.inf) < 0]
     if len(order) > MOST_PATHS:
@@ -180,6 +183,7 @@ def _steps(
 
     first, second = before[0], current[0]
     if not any(waits(b, arch) for b in current):
+        # Without waits neighbours add about as many cycles in all pairs.
         same = more(first, second)
         return [[own(a, b) + same for b in current] for a in before]
     of_before, of_current = [more(a, second) for a in before], [more(first, b) for b in current]

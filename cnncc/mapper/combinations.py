@@ -19,6 +19,7 @@ from cnncc.mapper.tables import EqualParts, LoopTable, LoopTables, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
 
+# All 31 million of a 3 x 3 convolution of ResNet-50 on 16 x 16 PEs would take 250 MB an array.
 AT_ONCE = 1 << 16  # combinations
 
 
@@ -50,6 +51,7 @@ def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, LoopTables]:
     bk, bw, bh, bc, br, bs = numbers.in_box
     rows_k, rows_h, rows_c, rows_r = numbers.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = numbers.cols.max(axis=0).tolist()
+    # A pool is not put together from parts (SPACE-5).
     even = EqualParts.ABOUT if numbers.shape.is_mac else EqualParts.EXACTLY
     return {
         "k": table(numbers.shape.tiled_together, rows_k, cols_k, bk, True, shared["k"], EqualParts.NOT, cut),
@@ -131,6 +133,7 @@ class Bounds:
         """Rows of the image for all outputs, at least: PEs on a diagonal share them."""
         sizes, stride, dilation = self.shape.sizes, self.shape.window.stride[0], self.shape.window.dilation[0]
         outputs, taps = self.rows[1] * self.cols[1], self.rows[3]
+        # With all taps on rows, side by side, each further output has `stride` rows of its own; else one at least.
         apart = np.where((taps == sizes.r) & (dilation == 1), np.minimum(stride, taps), 1)
         return sizes.h / outputs * (sizes.r / taps) * ((outputs - 1) * apart + taps)
 
@@ -178,6 +181,7 @@ class Bounds:
         (rk, rh, *_), (ck, ch, cw) = self.rows, self.cols
         sums = self.sums.trips * self.s.trips
         # Sums are partial where loops over c, r, s stand outside others in time.
+        # A block may be a single tile, with no loop inside.
         outer = 1.0 if self.cut or self.form.name == "os" else sums
         held = {"is": -(-shape.tiled_together // (rk * ck)) > self.bk,
                 "ws": (-(-sizes.h // (rh * ch)) > self.bh) | (-(-sizes.w // cw) > self.bw)}  # fmt: skip
@@ -260,6 +264,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
     """
     of, boxes = tables(numbers, form, cut), np.arange(len(numbers.boxes))
     bounds = partial(Bounds, numbers, form, cut, of)
+    # Most pairs of unrollings take too many steps with any box. They are left out before boxes are looked at.
     steps = _fewest_steps(numbers, of)
     pairs = np.argwhere(steps < limit)
     parts = np.array_split(pairs, 1 + len(pairs) * len(boxes) // AT_ONCE)
@@ -274,6 +279,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         cycles.append(np.rint(np.stack([some.compute[below], least[below]])).astype(np.int64))
     chosen, (all_cycles, all_least) = np.concatenate(indices), np.concatenate(cycles, axis=1)
     if not len(chosen):
+        # The next look then starts from the lowest bound of all (`_looks`).
         each = (bounds(part[:, :1], part[:, 1:], boxes).least() for part in parts if len(part))
         limit = int(min((least.min() for least in each), default=steps.min()))
     order = stable_order(all_least)

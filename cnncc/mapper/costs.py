@@ -48,6 +48,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     again = of.k.held if own else 1 if form.name == "is" else of.k.trips
     lines = float(of.groups) * again * (of.h.held if sizes.r == 1 else of.h.trips) * of.sums.held
     of_pe, passed = lines * of.windows(), lines * _passed_columns(of)
+    # LOAD-2: PEs on a diagonal take the same rows.
     diagonal = (rr > 1) & (shape.window.stride[0] == shape.window.dilation[0])
     places: Amounts = np.where(diagonal, rh * ch + rr - 1, rh * ch * rr) * rc * cw
     places = places * rk * ck if own else places

@@ -179,8 +179,10 @@ class _Front:
                 self.limits, in_vain = self.limits[1:], 0
                 continue
             cost, _, least, entry = heapq.heappop(heap)
+            # Entries come by their least cost: all that is left costs more than these known mappings.
             while left and left[0].cost <= cost:
                 self.add(result, left.popleft())
+            # The last known mapping is the fastest: nothing that costs more than it is on the front.
             if not left:
                 break
             if not self.limits or least >= self.limit:
@@ -193,6 +195,7 @@ class _Front:
             if mapping in seen:
                 continue
             seen.add(mapping)
+            # Runs of a kind say how near to its bound another one may be: it is run if that is below the limit.
             above = self.above[entry.kind]
             if len(above) < self.effort.front_alike or least * min(above) < self.limit:
                 tried = self.run(mapping)
@@ -289,6 +292,7 @@ class _Front:
         """The tiles of a group, each with its cheapest plans, and with those that take fewer cycles."""
         form = members[0].combinations.form
         sizes = np.array([each.tile for each in members])
+        # A dimension in which all tiles are alike stays one number: arrays are smaller.
         k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in sizes.T)
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, k, h, w, c), cells)
         compute = np.array([int(each.combinations.cycles[each.points].min()) for each in members])[:, None]

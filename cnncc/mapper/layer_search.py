@@ -69,6 +69,7 @@ class SearchTask:
         """
         if self.prices is None:
             best = self._fastest()
+            # `others` are not kept on the disk: a result is the same from there.
             return best and replace(best, others=())
         best = fastest or replace(self, prices=None).search()
         if best is None:
@@ -95,6 +96,7 @@ class SearchTask:
 
     def _fastest(self) -> Result | None:
         """The fastest mapping."""
+        # CHAIN-1: one of many searches in smaller budgets. It is short, and may find nothing.
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
         if not may_have_mapping(self.shape, self.arch, self.budget, self.dataflow):
@@ -145,6 +147,7 @@ class SearchTask:
         best = self._longer(best) if self.budget.streamed and self._is_far(best) else best
         if self.dataflow or best.cycles <= self.effort.local_gap * best.least:
             return best
+        # LOCAL-4: from many mappings where much less may do, or where a first layer waits for its weights.
         starts = 1 if self.budget.prefetched and not self._is_far(best) else self.effort.local_starts
         return improved(self.shape, self.arch, self.budget, best, self.effort, starts)
 
@@ -202,4 +205,5 @@ class SearchTask:
         return best.cycles > max(self.effort.gap * best.least, best.least + self.effort.few_cycles)
 
     def _is_near(self, best: Result) -> bool:
+        # SPACE-13: where nothing overlaps, the tight budget is searched in any case.
         return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least

@@ -64,6 +64,7 @@ def dram_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -
     image = blocks.moved_image
     if "ifmap" in budget.streamed:
         (h, of_h), (w, of_w) = _inside(shape, 0, blocks.h), _inside(shape, 1, blocks.w)
+        # What moves has the padding, which takes time. As words it does not count (DMA-2).
         image = np.multiply(image, (h / of_h)[blocks.hh] * (w / of_w)[blocks.ww])
     there = blocks.legal & (blocks.least_words <= budget.words)
     fetched = float(np.where(there, blocks.fetched(image), np.inf).min())

@@ -59,6 +59,7 @@ class Objective:
         and so make the network faster: without any slack ResNet-50 took 0.13 % more cycles on 16 x 16 PEs with 2 MiB.
         """
         near = tuple(dict.fromkeys(1 + times * max(self.slack, SLACK) for times in SLACKS))
+        # Searches do not depend on the unit: arrays that differ in it share results.
         costs = DRAM_WORDS if self.name == "words" else replace(arch.energy, unit="")
         return Prices(costs, near, wide=False) if self.name == "cycles" else Prices(costs, FAR, wide=True)
 

@@ -202,6 +202,7 @@ class _Search:
             self.limit = 0 if self.effort.first else cycles
             self.best, self.in_vain = Result(mapping, cycles), 0
             self.of_point[at] = 0
+            # Once there is a mapping, a search that was cut short (`less`) goes on as long as others do.
             if not self.quick:
                 self.less = 1
         else:
@@ -290,6 +291,7 @@ def search(
     traffic = TransferBound(shape, arch, budget, steps)
     by_traffic = _ByTraffic(everything, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
+        # Early runs lower the limit, so that fewer points are looked at. An exact search runs by bounds alone.
         now.until(least, 0 if now.exact else min(number // effort.points_a_run, effort.few_runs // now.less))
         if least >= now.limit or now.is_over() or now.has_enough(number):
             beyond = least
@@ -325,6 +327,7 @@ def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Loo
         done, found_some = limit, any(len(part.cycles) for part in each)
         if not limits:
             return
+        # A look that found nothing is done again from the lowest bound of all, by the same factor.
         if found_some or (ideal := min(part.beyond for part in each)) >= ALL:
             limits.pop(0)
 
@@ -372,6 +375,7 @@ class _ByTraffic:
                 k, h, w, c = traffic.tiles[traffic.number[i]].tolist()
                 known.add((part.form, (k, h, w, c)))
                 if self.search.is_square and not self.search.exact and h != w and (part.form, (k, w, h, c)) in known:
+                    # Transposed, it takes much the same. It was not looked at, so that its bound counts for `least`.
                     self.search.left_out = min(self.search.left_out, first)
                     continue
                 if (most := traffic.least(i, self.search.limit)) < NEVER:

@@ -46,7 +46,9 @@ _processes = list[subprocess.Popen[bytes]]()  # that wait for tasks; starting on
 
 def _started(count: int) -> list[subprocess.Popen[bytes]]:
     """Processes that wait for tasks, those of earlier searches first: `count`, or as many as the system allows."""
+    # An empty entry is the present folder, which may be another one at the next search: processes are ended then.
     command = [sys.executable, "-c", WORKER, *(path or str(Path.cwd()) for path in sys.path)]
+    # Processors have a process each: threads of numpy would only take them from each other.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     _end([process for process in _processes if process.poll() is not None or process.args != command])
     pipe = subprocess.PIPE

@@ -43,6 +43,7 @@ def may_have_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow:
 
 def smallest(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "") -> Small | None:
     """The mapping with the fewest words, in a budget of any size; None if the forms with this name have none."""
+    # Neither words nor `tight` change these mappings: all budgets share what is kept.
     return _smallest(shape, arch, replace(budget, words=0, tight=True), dataflow)
 
 

@@ -249,6 +249,7 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: BlockPlan) -> Map
     loops, staged = _loops(shape, at, extent)
     stages = [(("weight", "ifmap")["WI".index(each)], "rf", len(outer) + depth) for each, depth in staged.items()]
     block = StagePlace.IN_SHUFFLED_BLOCK if shuffled else StagePlace.IN_BLOCK
+    # Blocks of k inside use a block of the image in turn, unless each has channels of its own.
     of_image = block if plan.k_outside or shape.channelwise or shuffled else StagePlace.IN_IMAGE_BLOCK
     of_ifmap = StagePlace.IN_FIRST_LOOP if plan.slices else of_image
     stages += [(operand, "glb", of_ifmap if operand == "ifmap" else block) for operand, _ in plan.streamed]
@@ -272,6 +273,7 @@ def without_single_trips(loops: Sequence[Loop], stages: Sequence[Stage], sizes: 
     """A mapping without the loops that run once, its stages in order. The depth of a stage counts these, too."""
     runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, tuple(loops)), strict=True)]
     placed = [Stage(stage.operand, stage.memory, sum(runs[: stage.depth]), stage.buffers) for stage in stages]
+    # In one place stages in glb stand outside those in rf (NEST-3), and weights come before the ifmap (COST-3).
     placed.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
     return Mapping(tuple(loop for loop, there in zip(loops, runs, strict=True) if there), tuple(placed))
 
@@ -280,6 +282,7 @@ def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[L
     """The loops of a point inside its blocks, and before which of them weights and ifmap come to the PEs (W, I)."""
     steps = {dim: steps_of(at.chain(dim, extent[dim]), extent[dim]) for dim in BOX_DIMS}
     before, inside = at.form.order.split("|")
+    # SPACE-6: these stand before the loops on columns, or right around the first of W and I.
     summed = [Loop(dim, steps[dim][1], "rows") for dim in "cr"]
     held = "c" in inside or "r" in inside  # loops over c and r in time stand inside those in space
     loops = [Loop(dim, steps[dim][0]) for dim in before]

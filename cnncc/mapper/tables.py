@@ -50,6 +50,7 @@ class LoopTables(NamedTuple):
         """Those of PEs and boxes, which are broadcast. box: numbers of indices in the box."""
         _, many, boxes = self.trips.shape
         pes, column = rows * many + cols, self.column.take(box)
+        # Taken axis by axis: this is the most frequent case, and takes two thirds of the time.
         if isinstance(pes, np.ndarray) and pes.ndim == 2 and column.ndim == 1:  # some PEs [n, 1], each with all boxes
             some = (each.reshape(-1, boxes).take(pes[:, 0], axis=0) for each in (self.trips, self.held))
             return LoopTable(*(each.take(column, axis=1) for each in some))
@@ -97,12 +98,14 @@ def _in_blocks(
     on_rows = -(-block // r)
     on_cols = -(-on_rows // c)
     if share:
+        # Every PE has work, and no box is larger than its part.
         legal = (-(-block // on_rows) == r) & (-(-on_rows // on_cols) == c) & (b <= on_cols)
     else:
         legal = ((r - 1) * c * b < extent) & ((c - 1) * b < extent) & (b <= extent)
     if even is EqualParts.EXACTLY:
         legal &= (r * c == 1) | (extent % (r * c * b) == 0)
     if even is EqualParts.ABOUT:
+        # Of all b with so many tiles the smallest.
         tiles = -(-extent // (r * c * b))
         legal &= (r * c == 1) | (b == -(-extent // (tiles * r * c)))
     index = np.nonzero(legal)
@@ -119,6 +122,7 @@ def _in_blocks(
         tile, row = np.minimum(r * c * b, extent), np.minimum(c * b, extent)
         loops = [(tile, None), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
     trips, held = bodies(np.full(len(b), extent), loops)
+    # Indices are numbers of PEs: nothing stands at 0.
     never = np.full((rows + 1, cols + 1, len(box)), float(ILLEGAL))
     result = LoopTables(never, never.copy(), np.zeros(box[-1] + 1, np.int64))
     result.trips[1:, 1:][index] = trips
