@@ -81,6 +81,7 @@ def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str] | str], 
         shown.remove(max(able, key=lambda at: given[at].drop))
     widths = {at: whole[at] for at in shown}
     while _total(widths.values()) > room and (able := [at for at in shown if widths[at] > least[at]]):
+        # The widest gives up a character at a time: long columns end equally wide.
         widths[max(able, key=lambda at: widths[at])] -= 1
 
     def lines_of(row: Sequence[str], *, at_bottom: bool = False) -> Iterator[str]:
