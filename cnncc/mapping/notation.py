@@ -160,6 +160,7 @@ class _Reader:
                 return
             if self._take(">"):
                 level = 0
+            # Loops side by side may go on without a `>`.
             elif not level:
                 close = f" or '{boxed}'" if boxed else ""
                 self._refuse(f"expected '>'{close} between loops, found {self.token}", self.token.place)
