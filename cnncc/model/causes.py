@@ -88,6 +88,7 @@ def _behind(roots: Sequence[CauseRoot], root: CauseRoot) -> CauseRoot:
 
 def _after(point: Point, cause: str, cycles: int) -> Point:
     time, path = point
+    # Pieces of one cause in a row are one: a path has one form, so that states recur.
     if isinstance(path, tuple) and path[0] == cause:
         return time + cycles, (cause, path[1] + cycles, path[2])
     return (time + cycles, (cause, cycles, path)) if cycles else point
@@ -147,6 +148,7 @@ class CauseTimeline:
         self.now: Point = (0, 0)
         self.starts, self.tokens = [list(each) for each in state.starts], [list(each) for each in state.tokens]
         self.free, self.done = list(state.free), list(state.done)
+        # The array is free later than now only if a macro-instruction ends then, and its end is the mark.
         self.mark, self.origin, self.roots = state.free[ARRAY][0], "", roots
         self.at: CauseState | None = state  # until something happens
 
@@ -354,6 +356,7 @@ class CauseTimeline:
         (time, path), now, mark = point, self.now[0], self.mark
         if time <= mark:
             return time - now, self._origin(time, path)
+        # The piece that crosses the limit is cut. The point at its end, `crossing`, says from where the path goes on.
         pieces, crossing, since, limit = list[tuple[str, int]](), point, time, max(now, mark)
         while since > limit:
             assert isinstance(path, tuple)
@@ -381,6 +384,7 @@ def idle_timeline(machine: TimelineMachine, start: TimelineState) -> CauseTimeli
     starts, tokens = (tuple((_PAST,) * len(each) for each in some) for some in (start.starts, start.tokens))
     idle = (_PAST,) * len(start.free)
     clock = CauseTimeline(machine, CauseState(starts, idle, idle, tokens, 1))
+    # CAUSE-4: the program begins as what is behind a wait does.
     clock.roots, clock.last_mark = [CauseRoot(-1, _WAIT, {})], (0, _WAIT)
     return clock
 

@@ -62,6 +62,7 @@ def core_routes(with_weights: Sequence[bool]) -> list[list[TokenRoute]]:
     routes = [of_dma]
     for number in range(1, last + 1):
         before = TokenRoute(S.IFMAP_FREE, number - 1, S.OUTPUT_FREE if number > 1 else S.INPUT_FREE)
+        # Behind the last core comes core 0, which takes the results away.
         behind = TokenRoute(S.OUTPUT_FULL, (number + 1) % (last + 1), S.IFMAP_FULL if number < last else S.OUTPUT_FULL)
         routes.append([before, behind])
     return routes

@@ -194,6 +194,7 @@ class _Walk:
 
     def go_on(self) -> None:
         """Up to the next task that takes shared tokens, the next frame, or the end."""
+        # Steps are None: the walk itself stands for the end.
         self.ended = next(self.steps, self) is self
 
     def _nodes(self, nodes: Sequence[Node], first: int, last: int) -> Iterator[None]:
@@ -207,6 +208,7 @@ class _Walk:
             else:
                 if isinstance(node, Task):
                     self.wanted = [queue for queue, when in node.takes if queue in self.takes and not when & ~first]
+                    # The core goes on from here when all its tokens are there (`can_go_on`).
                     if self.wanted:
                         yield
                     for queue in self.wanted:

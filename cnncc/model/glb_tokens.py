@@ -106,6 +106,7 @@ class GlbTokens:
                 return S.NONE if params and params.depth == stage.depth else _slice_free(stage)
             case "params":
                 return self._params_free(stage)
+            # Of a block's operands the first in ORDER waits, and the others come behind it.
             case "residual":
                 return output_free(output) if output else S.NONE if self.with_blocks else input_free(stage)
             case _ if self.is_freed_by_loads():

@@ -258,6 +258,7 @@ class ScheduleWalk:
             return at
         tile, held, sides = dict(at.extent), dict(at.extent), list(at.sides)
         for number, loop in enumerate(self.outer[depth:], depth):
+            # LEGAL-3: all PEs inside have equal parts of what is fetched, so that the first piece stands for all.
             count, size, _ = next(self.nest.pieces(number, tile[loop.dim]))
             if loop.on:
                 sides.append(SpatialLoop(loop.dim, size, count, loop.on))
@@ -308,6 +309,7 @@ class ScheduleWalk:
         steps = prod(at.extent.values())
         for dim in self.nest.lane_dims:
             steps //= self.nest.lanes(dim, at.extent[dim])
+        # CAUSE-1: of tokens that come together the first in `takes` counts: weights, ifmap, psums.
         used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
         if self.shape.is_mac:
             used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))

@@ -159,6 +159,7 @@ class ActivationBlock:
 
         channels: of an image in DRAM. apart: whether there are gaps between images.
         """
+        # DMA-1: the blocks of a transfer are equally far apart. Channels of several images are so if none is left out.
         together = self.channels == channels and not apart and self.images * channels <= MOST_BLOCKS
         return 1 if together else self.images
 
@@ -255,6 +256,7 @@ def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, words_pe
         return extent["h"] * extent["w"] * words_per_channel
     if stage.operand == "params":
         return channels * words_per_channel
+    # LEGAL-5: a slice has all taps of its weights.
     return channels * inside(sizes, loops[: stage.depth])["c"] * sizes.r * sizes.s
 
 

@@ -133,6 +133,7 @@ def loads_are_even(shape: LayerShape, mapping: Mapping) -> bool:
 def has_few_bodies(shape: LayerShape, mapping: Mapping) -> bool:
     """Whether loops that are peeled around two buffers take few enough copies of loop bodies."""
     stages = mapping.glb_stages.values()
+    # GLB-3: nothing is peeled for a block that leaves.
     peeled = max((stage.depth for stage in stages if stage.buffers > 1 and stage.operand != "output"), default=0)
     order = WalkOrder(Nest(shape, mapping), frozenset(), peeled)
     return order.bodies_of(WalkPosition(whole(shape.sizes)), 0, peeled) <= MOST_BODIES

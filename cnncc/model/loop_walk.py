@@ -92,6 +92,7 @@ class WalkOrder:
         for (count, body), following in zip(bodies, [*(body for _, body in bodies[1:]), None], strict=True):
             # Where blocks are prefetched, the last full tile is a piece of its own. So its like follows a longer piece.
             after = body if count > 1 and not self.nest.outer[depth].on else following
+            # Behind the last piece comes what follows the loops around, which `at` knows.
             nexts = {stage: self.first(after, depth + 1, stage) for stage in inner} if after else {}
             result.append((count, body._replace(following={**at.following, **nexts})))
         return result

@@ -246,6 +246,7 @@ class _LayerWords:
         taken = filled = 0
         for k, c in product(self.nest.spread("k", depth), self.nest.spread("c", depth)):
             words = (k.held if self.shape.channelwise else 1) * c.held * k.trips * c.trips
+            # Output channels of one group read the same channels: PEs that share a group are 0 apart.
             among = [RouteTerm(run.n, run.step // self.shape.group * self.sizes.c) for run in k.runs if run.on]
             taken += words * len(sums([*among, *c.terms(1, in_space=True)]))
             filled += words * k.pes * c.pes

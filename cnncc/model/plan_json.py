@@ -147,6 +147,7 @@ def _group(entry: Json) -> GroupPlan:
             continue
         plans.append(plan := _layer(own))
         reads = [_read(read) for read in own["reads"]]
+        # The rules of a group look layers up by these numbers.
         if any(not 0 <= read.producer < len(group) for read in reads):
             raise Refusal(f"layer {plan.label} reads a layer that is not before it")
         kind, sizes, mapping = plan.shape.kind, plan.shape.sizes, plan.mapping

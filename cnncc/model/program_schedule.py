@@ -147,6 +147,7 @@ def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Nod
     if any(_comes_in(node) for node in nodes[head:]):
         place = _last_that_comes_in(nodes)
     else:
+        # Without first transfers this is in front of the settings of the output units, as in the pass.
         early = (i for i, node in enumerate(nodes[:head]) if isinstance(node, SequencerCycles) or _is_transfer(node))
         place = (max(early),)
     for queue in dict.fromkeys(token.queue for fetch in prefetched for token in fetch.task.takes):

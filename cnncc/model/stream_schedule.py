@@ -47,6 +47,7 @@ class _StreamSchedule:
         operands = 2 + self.residual
         turns = self.order.turns(self.depth)
         between = sum(turns for stage in self.staged.values() if stage.buffers > 1)
+        # Each operand has a step for each loop, two buffers another one for each loop that alternates them (COST-8).
         return operands + len(self.staged) + operands * len(self.blocks) + between
 
     def _walk(self, depth: int, at: WalkPosition) -> list[Node]:

@@ -92,6 +92,7 @@ class Transfers:
             slice_ = block
             for loop in range(self.output_depth, depth):
                 slice_ = order.bodies(slice_, loop, (depth,))[0][1]
+            # A block of a single slice has no second one.
             if self._has_come(depth, slice_):
                 fetches += self._fetched(self._doubled_at(depth), slice_.following[depth])
         return [fetch.task for fetch in fetches]
