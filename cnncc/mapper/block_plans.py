@@ -31,6 +31,7 @@ def candidates(
     """
     shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
     cells = cells_below(shape, arch, budget, tiles, limit) if cells is None else cells
+    # Tiled loops have the same parts in all blocks: the point's own bound has said all of them.
     if bound.depends_on_blocks:
         cells = plans_below(bound, budget, tiles, cells, limit)
     if not len(cells[0]):
@@ -49,6 +50,7 @@ def candidates(
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))
+    # The plans of each stage are in order, and made only when they are asked for.
     yield from heapq.merge(*by_stage, key=itemgetter(0))
 
 

@@ -221,6 +221,7 @@ class BlockTimes:
         self.compute = cycles(k_all, h_all, w_all)
         lasts = cycles(k_last, h_all, w_all), cycles(k_all, h_last, w_all), cycles(k_all, h_all, w_last)
         self.in_last: PerPlan = blocks.of_outermost(*lasts)
+        # All cycles are those of all images and groups, these are of a single block.
         self.in_full = cycles(k_full, h_full, w_full) // bound.times
         ends = cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
         self.in_end = np.where(blocks.w.number[blocks.ww] > 1, *ends) // bound.times
@@ -249,6 +250,7 @@ class BlockTimes:
         compute = self.compute + self.refills + self.residual_comes()
         committing = self.committing()
         sums = self.sums(committing)
+        # The point's bounds are for block-distributed loops over a whole dimension: in blocks they have other parts.
         if cut and bound.depends_on_blocks:
             engines = np.maximum(self.loading(), committing)
             array = np.maximum(compute + self.waits() + drain, sums + leaves)
@@ -360,6 +362,7 @@ class BlockTimes:
         image = np.maximum(image, words // arch.glb.words_per_cycle)
         weights = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs"))
         if self.weights_stay:
+            # The last trips: rows of one trip each; or the last row's columns, and full rows' if these are too few.
             one_row, held = w.in_one[ww] == 1, taps * bound.at.steps("k", tiles["k"].held)
             more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
             rows = np.where(more > 0, h.first[hh], h.end[hh])

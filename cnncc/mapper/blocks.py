@@ -118,6 +118,7 @@ class Blocks:
         self.of_image: PerPlan = self.h.number[self.hh] * self.w.number[self.ww]
         k_cut: Flags = k_blocks > 1
         image_cut: Flags = self.of_image > 1
+        # An ifmap stays for all blocks of k if these are inside, and if it has one block for them (SPACE-11).
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
         self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
         slices = np.where(self.sliced, ceil_div(sizes.c, self.tiles.c), 1)
@@ -137,11 +138,14 @@ class Blocks:
         # Residual or output alone moves in equal blocks of k, and has one buffer inside loops over n and k.
         self.one_start = has_one_start(self.budget)
         self.in_one_buffer = self.one_start & (times * k_blocks > 1)
+        # LEGAL-5: with a resident output the residual has two buffers only if the ifmap has.
         beside = many & self.double if "ifmap" in streamed and "output" not in streamed else many
+        # SPACE-13: where two buffers would not be legal, a tight budget alone has plans with one.
         if not self.budget.tight:
             self.legal = self.legal & ~(self.in_one_buffer & (self.double | beside))
         elif self.one_start:
             equal = self.group % self.k.sizes[self.kk] == 0
+            # Beside a resident output residual and ifmap stand at one place (`has_tokens`): not with k inside.
             at_one_place = (
                 self.k_outside | ~k_cut | self.shape.channelwise | ("output" in streamed or "ifmap" not in streamed)
             )
@@ -300,6 +304,7 @@ class Blocks:
             k_now, c_now = (np.minimum(k_block, tiles.k), c_now) if dim == "k" else (k_now, tiles.c)
             part = k_now / k_block * (c_now / sizes.c) / self.groups_inside
             yield self._slices(place, k_now, c_now, everything * again, part)
+        # Behind the bar come the loops in space, then that over c.
         if inside.startswith("c") and np.any(tiles.c < sizes.c):
             part = k_now / k_block * (tiles.c / sizes.c) / self.groups_inside
             yield self._slices(place + tiles.spaces + 1, k_now, tiles.c, everything * again, part)

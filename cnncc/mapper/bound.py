@@ -68,10 +68,12 @@ def parts_of(extent: int, chain: Chain, spread: bool, block: int = 0) -> LoopPar
     time, on_rows, on_cols = steps_of(chain, block or extent)
     loops = [(on_rows, "rows")] * (rows > 1) + [(on_cols, "cols")] * (cols > 1)
     loops = [*loops, (time, "time")] if share else [(time, "time"), *loops]
+    # COST-2: the rest of the innermost loop over k in space is spread over several sets.
     innermost = max((i for i, loop in enumerate(loops) if loop[1] != "time"), default=-1) if spread else -1
     inside = [(extent, block or extent, LoopPart(1, 1, 1, 0, 1))]
     for i, (step, axis) in enumerate(loops):
         inside = [
+            # All trips of a loop in time behind the bar are one visit to what stands outside it (`pieces`).
             (size, min(around, step), _inside(part, axis, count, (not number) if share else count))
             for extent, around, part in inside
             for number, (count, size) in enumerate(_bodies(extent, step, around if i == innermost else 0))
@@ -130,6 +132,7 @@ def _ifmap_load(
     window = shape.window
     rows = positions(h.held, r.held, window.stride[0], window.dilation[0])[0]
     columns = positions(w.held, s.held, window.stride[1], window.dilation[1])[0]
+    # LOAD-2: the first rows of the PEs below each other. Equal ones are one position.
     down = {i * h.held * h.cols * window.stride[0] + j * r.held * window.dilation[0]
             for i in range(h.rows) for j in range(r.rows)}  # fmt: skip
     ys = len({a + b * h.held * window.stride[0] for a in down for b in range(h.cols)})
@@ -154,6 +157,7 @@ def _commit(
     """One commit (COMMIT-3, COMMIT-6)."""
     together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
     results = k.rows * h.rows * cols * k.held * h.held * w.held
+    # Parameters by position are left out, which keeps the bound one.
     channels = 0 if shape.per_position else k.rows * k.cols * k.held
     words = results * (1 + residual + 2 * arch.words_per_sum * partial_sums)
     words += shape.params * arch.words_per_param * channels

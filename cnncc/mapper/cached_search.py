@@ -108,6 +108,7 @@ def _is_known(task: SearchTask) -> bool:
             return False
         try:
             _remember(task, _result(task, value))
+        # CACHE-3: what is kept and fits no such task is as good as missing.
         except (KeyError, TypeError, ValueError, Refusal):
             return False
     return True

@@ -223,6 +223,7 @@ class Bounds:
         """
         (rk, *_), (ck, _, cw) = self.rows, self.cols
         loaded, passed = self.numbers.fits.T.take(self.at, axis=1)
+        # COST-3: columns are passed on along w, or with one dimension on columns, and not under a loop over k (`is`).
         one_dim = (self.cols > 1).sum(axis=0) < 2
         beside = one_dim | (cw > 1) & (not block_distributed(self.form, "w") or cw >= self.shape.sizes.w)
         anew = self.form.name != "is" or self.bk * rk * ck >= self.shape.tiled_together

@@ -56,6 +56,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     cost = cost + of.rows.prod(axis=0) * of.cols.prod(axis=0) * (of_pe * costs.ifmap_write + passed * costs.n2n)
     summed, results = rc * rr, float(shape.results)
     over_pixels, by_c = of.h.trips * of.w.trips > 1, (of.k.trips > 1) & form.order.startswith("c")
+    # Sums are partial where a loop over c, r or s has another one inside that runs: over pixels, or over k.
     is_cut = {"os": False, "ws": over_pixels | cut, "is": of.k.trips > 1}[form.name]
     times = np.where(is_cut, of.sums.trips * of.s.trips, np.where(by_c, of.c.trips, 1))
     commits = times * results

@@ -226,6 +226,7 @@ class _Front:
         """
         ideal, fastest = ideal_cycles(self.shape, self.arch), self.fastest.cycles
         near = cycle_limit(self.effort.front_slack, ideal)
+        # FRONT-1: slow tiles are looked at, too, where the fastest mapping is slow, and cycles are not the objective.
         is_far = self.wide and fastest > self.effort.front_far * ideal
         far = max(near, cycle_limit(self.effort.front_slack, fastest)) if is_far else near
         near, far = min(near, self.limit), min(far, self.limit)
@@ -316,6 +317,7 @@ class _Front:
         """The cheapest point of a tile that is left, with its plans; and the tile without it: cost, cycles at least."""
         (_, _, combinations, points, energies), left = tile.of, tile.left
         if left is None:
+            # Points are in the order of their energy: each further one has to take fewer cycles.
             is_fewer = np.diff(np.minimum.accumulate(combinations.cycles[points]), prepend=np.inf) < 0
             left = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0].tolist()
         for i in left[:1]:

@@ -76,6 +76,7 @@ class SearchTask:
             return None
         shape, arch, costs = self.shape, self.arch, self.prices.costs
         cost = cost_of(shape, best.mapping, arch, self.budget.residual, costs)
+        # FRONT-1: with a streamed operand the front is in the space of tight budgets, unless cycles are the objective.
         tight = best.tight or (self.prices.wide and bool(self.budget.streamed))
         each = self._front(tight, (Tradeoff(best.mapping, best.cycles, cost),), self.prices)
         if self.budget.streamed and not tight:
@@ -118,6 +119,7 @@ class SearchTask:
         each = list(costed(self._with_images_inside(own)))
         if of_tall:
             mappings = [of_tall.mapping, *(other for other, _ in of_tall.others)]
+            # The fastest of the tall image come first: the first that can be a program of the images is taken.
             each += islice(costed(of_images(mapping, sizes) for mapping in mappings), 1)
         other = min(each, key=lambda one: one.cycles, default=None)
         if other is None or other.cycles >= best.cycles:
@@ -180,6 +182,7 @@ class SearchTask:
             return replace(best_of((best, *each)), least=best.least)
         if not (results := list(islice(each, 1) if self.effort.first else each)):
             return None
+        # A search of one form knows no bound of the others.
         best = best_of(results)
         return replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
 

@@ -301,6 +301,7 @@ def search(
     if now.best is None:
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
+    # BOUND-6: with boxes that were not looked at, nothing but the ideal is certain.
     least = min(beyond, now.least(), ideal_cycles(shape, arch) if everything.some else NEVER)
     least = min(now.limit, max(least, streamed_cycles(shape, arch, budget)))
     others = tuple((mapping, cycles) for cycles, _, mapping in sorted(chain(*now.fastest.values()))[1:])
@@ -340,6 +341,7 @@ def _by_cycles(looks: Iterator[_Look]) -> Iterator[_Entry]:
 
 
 def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
+    # What takes less was in an earlier look.
     return ((each, number, i) for i, each in enumerate(least) if each >= done)
 
 
@@ -366,6 +368,7 @@ class _ByTraffic:
             tiles = heapq.merge(*(_tiles(n, *each, done) for n, each in enumerate(zip(parts, of_parts, strict=True))))
             for first, n, i, points in tiles:
                 others = max(first, self.traffic.floor)  # take at least this
+                # No point that is still to come takes less than these.
                 while waiting and waiting[0][0] <= others:
                     yield self._next(waiting)
                 if len(known) >= self.search.most_tiles // self.search.less or others >= self.search.limit:
@@ -415,6 +418,7 @@ def _tiles(n: int, part: Combinations, traffic: TrafficOf, done: int) -> Iterato
     numbers = np.array(traffic.number[start:], np.int64)
     order = start + np.argsort(numbers, kind="stable")
     _, starts, sizes = np.unique(np.sort(numbers), return_index=True, return_counts=True)
+    # By their first points, which take the least.
     for tile in np.argsort(order[starts]):
         first, *others = order[starts[tile] : starts[tile] + sizes[tile]].tolist()
         yield int(part.least[first]), n, first, others

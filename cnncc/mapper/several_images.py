@@ -60,8 +60,8 @@ def images_inside(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
     loops = [*mapping.loops[:number], *mapping.loops[number + 1 :]]
     stages = [replace(stage, depth=stage.depth - (stage.depth > number)) for stage in mapping.stages]
     for place in range(stages[weight].depth, stages[files["ifmap"]].depth + 1):
+        # Of stages in one place those behind the weights' move inside the loop over n.
         depths = [
-            # Of stages in one place those behind the weights' move inside the loop over n.
             each.depth + (each.depth > place or (each.depth == place and at > weight)) for at, each in enumerate(stages)
         ]
         moved = [replace(stage, depth=depth) for stage, depth in zip(stages, depths, strict=True)]

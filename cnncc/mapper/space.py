@@ -256,6 +256,7 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: BlockPlan) -> Map
     if shape.is_mac:
         stages.append(("weight", "glb", plan.weights))
     if shape.params:
+        # Parameters by position come with the blocks, others with the slices of weights (SPACE-13).
         in_slices = block if shape.per_position else plan.weights
         stages.append(("params", "glb", in_slices if plan.params_in_slices else StagePlace.OUTSIDE))
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}

@@ -133,6 +133,7 @@ def _in_blocks(
 
 def _sets(around: Counts | int, step: Counts, spread: Flags | bool) -> Counts:
     """PE sets among which the rest of a loop is spread: as many as the loop around it has full steps."""
+    # COST-2: callers ask for the innermost loop over k in space: that on columns, or that on rows if there is no other.
     return np.where(spread, around // step, 1)
 
 

@@ -100,6 +100,7 @@ class TrafficOf:
         self.known = np.where(self.fits, -1, NEVER)  # bounds of tiles; -1: not computed yet
         self.compute = np.full(len(first), NEVER)
         np.minimum.at(self.compute, self.number, compute)
+        # Blocks depend on the tiles of those dimensions that they cut in whole tiles.
         apart = [dim in cut_dims(traffic.shape, traffic.budget) and not block_distributed(form, dim) for dim in "khwc"]
         self.blocks = self.tiles @ (base * apart)  # equal for tiles with blocks of equal sizes
         self.plans = dict[int, tuple[Cells, Flags]]()
