@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict
 from typing import Any, cast
 
 from cnncc.errors import Refusal
 from cnncc.mapping.channels import Reader, Region
-from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, load_of_rows
-from cnncc.mapping.mapping import Sizes, mapping_problem
+from cnncc.mapping.groups import KINDS, GroupLayer, RowRead, group_problem, load_of_rows
+from cnncc.mapping.mapping import Mapping, Sizes, mapping_problem
 from cnncc.mapping.text import parse, text
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.cores_plan import problem as cores_problem
@@ -21,6 +21,7 @@ from cnncc.window import Window
 
 Json = dict[str, Any]
 MOST_NUMBER = 1 << 40  # words of a tensor are fewer
+COPY = "copy"  # the kind of elementwise layers, beside KINDS
 MOST_INDICES = 1 << 24  # of a dimension: with more an estimate takes hours
 
 
@@ -180,11 +181,24 @@ def _layer(entry: Json) -> LayerPlan:
         bool(entry["residual_apart"]),
     )
     shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, per_position, image, residual_apart)
+    if kind not in (*KINDS, COPY):
+        raise Refusal(f"no layer is of kind '{kind}': they are {', '.join((*KINDS, COPY))}")
     if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
         raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)
     residual = bool(entry["residual"])
-    if problem := mapping_problem(mapping, sizes, shape.operands(residual)):
+    operands = shape.operands(residual)
+    if problem := mapping_problem(mapping, sizes, operands) or _lacking_stage(shape.kind, mapping, operands):
         raise Refusal(problem)
     flags = residual, frozenset(map(str, entry["prefetched"])), bool(entry["apart"])
     return LayerPlan(str(entry["layer"]), shape, mapping, *flags)
+
+
+def _lacking_stage(kind: str, mapping: Mapping, operands: Set[str]) -> str | None:
+    """A stage that all programs of layers of this kind have, and this mapping does not; None if it has all."""
+    if kind == COPY:
+        return None
+    staged = {f"{stage.operand}@{stage.memory}" for stage in mapping.stages}
+    needed = ("ifmap@rf", "weight@rf", "weight@glb", "params@glb")
+    lacking = (stage for stage in needed if stage not in staged and stage.partition("@")[0] in operands)
+    return next((f"a mapping without {stage}" for stage in lacking), None)
