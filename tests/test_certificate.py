@@ -231,8 +231,9 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
         checked(net, arch, file)
 
 
-def test_certificate_of_parts_of_a_concatenation(tmp_path: Path) -> None:
+def test_certificate_of_parts_of_a_concatenation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words between the images of a part are those of the whole."""
+    search_with(monkeypatch, SHORT)
     text = "agraph (float[2,3,5,4] x) => (float[2,6,5,4] y) { a = Relu (x) y = Concat <axis = 1> (a, x) }"
     net, file = save(model(text), tmp_path / "net.onnx"), tmp_path / "net.json"
     found = written(net, "spatial-4x4", file)

@@ -16,6 +16,8 @@ from cnncc.frontend.import_onnx import import_onnx
 from cnncc.passes._onnx.layers import StaysOnHost, read_layer
 from cnncc.passes.onnx_conv_transpose import OnnxConvTransposePass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 # Attributes of a ConvTranspose of x, f32[2, 4, 5, 7], and how many convolutions compute it.
 CASES = {
     "as a U-Net": ((2, 2), "strides = [2, 2]", 1),

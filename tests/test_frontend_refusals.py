@@ -265,6 +265,7 @@ def test_frontend_names_nodes_that_wait_for_each_other(tmp_path: Path) -> None:
     assert refused_model(model(text), tmp_path).endswith(message)
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_a_model_of_an_old_opset_compiles_once_it_is_converted(tmp_path: Path) -> None:
     """onnxruntime has no Gemm of opset 6. The message says what helps."""
     gemm = model("g (float[1, 3] x) => (float[1, 2] y) { y = Gemm (x, w, b) }", opset=6, w=np.ones((3, 2), np.float32))

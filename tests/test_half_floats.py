@@ -18,6 +18,8 @@ from cnncc.errors import Refusal
 from cnncc.frontend import load_onnx
 from cnncc.util.progress import silent
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 NET = """
     g (float16[N, 3, 8, 8] x) => (float16[N, 4, 4, 4] y) {
         c = Conv <pads = [1, 1, 1, 1]> (x, w, b)

@@ -17,6 +17,8 @@ from cnncc.frontend.import_onnx import import_onnx
 from cnncc.frontend.input_shapes import Shapes, input_shape
 from cnncc.frontend.load_onnx import load_onnx
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 # The pool halves what the exporter calls H and W, as if an output had the input's size.
 POOLED = """
     g (float[N, 3, H, W] x) => (float[N, 4, H, W] y) {

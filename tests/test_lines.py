@@ -16,6 +16,8 @@ from cnncc.frontend.import_onnx import import_onnx
 from cnncc.passes.onnx_1d_to_2d import Onnx1dTo2dPass
 from cnncc.util.progress import silent
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 # Bodies from x, f32[2, 4, 11], to y, and the operators that have to be of images.
 BODIES = {
     "Conv": "y = Conv <pads = [2, 0], strides = [2], dilations = [2]> (x, w, b)",

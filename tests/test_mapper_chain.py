@@ -214,8 +214,8 @@ def test_inputs_and_results_that_fit_are_streamed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_larger_glb_makes_a_first_layer_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CHAIN-1. The weights take 10,080 words."""
-    search_with(monkeypatch, Effort(front_tiles=0))
+    """CHAIN-1. The weights take 10,080 words. (More starts of the local search find the same cycles.)"""
+    search_with(monkeypatch, Effort(front_tiles=0, local_starts=1))
     model, small = one_layer(tmp_path, "Gemm"), replace(ARCH, rows=3, cols=2)
     arrays = [replace(small, glb=replace(small.glb, words=words)) for words in (3_428, 8_192, 65_536)]
     cycles = [predicted(model, arch) for arch in arrays]

@@ -12,6 +12,8 @@ from frontend_models import model, on_array, op_types, rewritten, saved
 from cnncc.dialects.onnx import NodeOp
 from cnncc.passes.onnx_matmul_to_conv import OnnxMatmulToConvPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 # Bodies from x, f32[2, 5, 3, 4], and the operators after the pass but those that turn matrices.
 BODIES = {
     "alone": ("y = MatMul (x, w)", ["Conv"]),

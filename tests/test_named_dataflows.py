@@ -124,6 +124,7 @@ def test_blocks_and_groups_are_added() -> None:
 # -- from the command line ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_names_are_checked(tmp_path: Path) -> None:
     refused = invoke("compile", LENET, "--batch", 1, "--dataflow", "wss", "-o", tmp_path / "x.cnb")
     assert (refused.exit_code, refused.stderr) == (1, "cnncc: no dataflow 'wss': did you mean 'ws'?\n")
