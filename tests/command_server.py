@@ -15,9 +15,10 @@ pytest, a command imports all modules of the copy anew.
 from __future__ import annotations
 
 import gc
-import json
+import marshal
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -26,17 +27,20 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
+# Starts in half the time that it takes to import json, os and socket.
 CLIENT = """\
 #!{python} -SE
-import json, os, socket, sys
-with socket.socket(socket.AF_UNIX) as server:
-    server.connect({address!r})
-    asked = json.dumps([{checkout!r}, {name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
-    socket.send_fds(server, [len(asked).to_bytes(4, "little")], [0, 1, 2])
-    server.sendall(asked)
-    server.recv(4)
-    sys.exit(int.from_bytes(server.recv(1), "little"))
+import _socket, marshal, posix, sys
+server = _socket.socket(_socket.AF_UNIX)
+server.connect({address!r})
+asked = marshal.dumps([{checkout!r}, {name!r}, sys.argv[1:], posix.getcwd(), posix.environ])
+streams = b"".join(each.to_bytes(4, sys.byteorder) for each in (0, 1, 2))
+server.sendmsg([len(asked).to_bytes(4, "little")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+server.sendall(asked)
+server.recv(4)
+sys.exit(int.from_bytes(server.recv(1), "little"))
 """
 SHORT_SEARCHES = "SHORT_SEARCHES"
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +83,8 @@ class Command:
     ) -> None:
         self._server = socket.socket(socket.AF_UNIX)
         self._server.connect(address)
-        asked = json.dumps([str(checkout), "cnncc", arguments, str(folder), dict(environment)]).encode()
+        bytewise = {os.fsencode(key): os.fsencode(value) for key, value in environment.items()}
+        asked = marshal.dumps([str(checkout), "cnncc", list(arguments), str(folder), bytewise])
         with Path(os.devnull).open("r+b") as nothing:
             socket.send_fds(self._server, [len(asked).to_bytes(4, "little")], [nothing.fileno()] * 3)
         self._server.sendall(asked)
@@ -116,42 +121,60 @@ def serve(listening: socket.socket) -> None:
     known = _listed(Path.cwd())
     gc.collect()
     gc.freeze()  # commands, which are forked, need not look at it
+    ended, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.signal(signal.SIGCHLD, _ignore)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    running = dict[int, socket.socket]()
     while True:
-        connection, _ = listening.accept()
-        if os.fork() == 0:
-            listening.close()
-            os._exit(_answer(connection, known))
-        connection.close()
-        while True:  # those that have ended
-            try:
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    break
-            except ChildProcessError:
-                break
+        ready, _, _ = select.select([listening, ended], [], [])
+        if listening in ready:
+            connection, _ = listening.accept()
+            pid = _start(connection, known)
+            running[pid] = connection
+            with suppress(OSError):  # the caller has gone
+                connection.sendall(pid.to_bytes(4, "little"))
+        if ended in ready:
+            ended.recv(4096)
+            _tell_ends(running)
 
 
-def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
-    """Run the command in another process, so that its caller hears of any end."""
+def _start(connection: socket.socket, known: list[tuple[str, int]]) -> int:
+    """The process of the command that is asked for."""
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
     asked, wanted = b"", int.from_bytes(size, "little")
     while len(asked) < wanted:
         asked += connection.recv(wanted - len(asked))
-    checkout, name, arguments, folder, environment = json.loads(asked)
-    child = os.fork()
-    if child == 0:
-        connection.close()
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        checkout, name, arguments, folder, environment = marshal.loads(asked)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
+            os.close(stream)
         os.chdir(folder)
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update({os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()})
         if name == "pytest" or known != _listed(Path(checkout)):
             _import_from(checkout)
         _run(name, arguments)
-    connection.sendall(child.to_bytes(4, "little"))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    connection.sendall((code if code >= 0 else 128 - code).to_bytes(1, "little"))
-    return 0
+    for stream in streams:
+        os.close(stream)
+    return pid
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """For a signal that wakes the server up, which is not the default."""
+
+
+def _tell_ends(running: dict[int, socket.socket]) -> None:
+    """Tell the callers of commands that have ended their exit codes. Callers may have gone."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            code = os.waitstatus_to_exitcode(ended[1])
+            with running.pop(ended[0]) as connection, suppress(OSError):
+                connection.sendall((code if code >= 0 else 128 - code).to_bytes(1, "little"))
 
 
 def _import_from(checkout: str) -> None:
@@ -210,12 +233,17 @@ def _search_first() -> None:
 
 def _listed(checkout: Path) -> list[tuple[str, int]]:
     """The modules of a checkout, with when they were written: a copy has them from its original."""
-    return sorted(
-        (f"{name}/{path.relative_to(folder)}", path.stat().st_mtime_ns)
-        for name in SOURCES
-        for folder in [(checkout / name).resolve()]
-        for path in folder.rglob("*.py")
-    )
+    folders = [(name, os.path.realpath(checkout / name)) for name in SOURCES]
+    return sorted(each for name, folder in folders for each in _modules(name, folder))
+
+
+def _modules(name: str, folder: str) -> Iterator[tuple[str, int]]:
+    """Those of a folder, under its name. Each command looks: pathlib would take three times as long."""
+    for entry in os.scandir(folder):
+        if entry.name.endswith(".py"):
+            yield f"{name}/{entry.name}", entry.stat().st_mtime_ns
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _modules(f"{name}/{entry.name}", entry.path)
 
 
 if __name__ == "__main__":
