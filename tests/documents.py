@@ -34,7 +34,8 @@ ANY_MAPPING = re.compile(
     r"python (samples/(accuracy|dataflows|reproduce/(fusion|os_compiler))|tests/fuzz).py"
     r"|cnncc (compile demo/resnet20.onnx |compile samples/models/lenet_qop|verify samples/models/(lenet_qdq|resnet20)"
     r"|compile .* --schedule (blocks|c2).toml |compile .* --arch demo/mine.toml|explore |estimate .* --front$"
-    r"|compile samples/models/lenet.onnx -o lenet.cnb|(check|compile|verify) net.onnx)"
+    r"|compile samples/models/lenet.onnx -o lenet.cnb|(check|compile|verify) net.onnx|compile any.onnx "
+    r"|estimate .* --schedule words.toml)"
     r"|cnncc check .*lenet.* --arch small.toml"
 )
 
