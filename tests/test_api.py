@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli_cases import CALIBRATION, DIGITS, SAMPLES, done, invoke, refused
+from cli_cases import CALIBRATION, DIGITS, SAMPLES, build, done, invoke, noise, refused
+from cli_cases import save as save_model
 from onnx import TensorProto, helper
 
 from cnncc.api import CompileOptions, Refusal, compile_model, estimate, load, program_stats, run, save
@@ -22,9 +23,24 @@ GROUP = '[[group]]\nlayers = ["conv0", "pool1"]\nrows = 2\n'
 CORES = {"arch": "tcpa-4x4", "parallel": "layers", "batch": 1}
 
 
-def digits(path: Path) -> dict[str, Array]:
+def digits(path: Path, every: int = 1) -> dict[str, Array]:
+    """Images, or smaller ones of some rows and columns."""
     with np.load(path) as file:
-        return {"input": file["input"]}
+        return {"input": file["input"][:, :, ::every, ::every]}
+
+
+def small_net() -> onnx.ModelProto:
+    """Layers as those of the MNIST net, which the search for cores takes ten times as long for; 7 x 7 pixels."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["input", "w0"], ["c0"], "conv0", pads=[1, 1, 1, 1]),
+        node("MaxPool", ["c0"], ["p1"], "pool1", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p1", "w2"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
+        node("Flatten", ["c2"], ["f"], "flatten"),
+        node("Gemm", ["f", "w3"], ["logits"], "fc"),
+    ]
+    weights = {"w0": noise(1, 4, 1, 3, 3), "w2": noise(2, 3, 4, 3, 3), "w3": noise(3, 27, 10)}
+    return build(nodes, {"input": ("N", 1, 7, 7)}, ["logits"], weights)
 
 
 def options_of(given: dict[str, Any]) -> list[str]:
@@ -39,19 +55,21 @@ def _short(short_searches: None) -> None:
 @pytest.mark.parametrize("given", [{"arch": "spatial-4x4", "batch": 1, "objective": "energy"}, CORES])
 def test_api_does_what_the_commands_do(given: dict[str, Any], tmp_path: Path) -> None:
     net, written = tmp_path / "net.cnb", {name: tmp_path / name for name in ("outputs.npz", "stats.json")}
-    done("compile", MNIST, *options_of(given), "--calibrate", CALIBRATION, "-o", net)
-    images = {"input": digits(DIGITS)["input"][:3]}
+    model, every = (save_model(small_net(), tmp_path / "net.onnx"), 4) if given is CORES else (MNIST, 1)
+    images, calibration = {"input": digits(DIGITS, every)["input"][:3]}, digits(CALIBRATION, every)
     np.savez(tmp_path / "images.npz", **images)
+    np.savez(tmp_path / "calibration.npz", **calibration)
+    done("compile", model, *options_of(given), "--calibrate", tmp_path / "calibration.npz", "-o", net)
     done("run", net, "--input", tmp_path / "images.npz", "-o", written["outputs.npz"], "--stats", written["stats.json"])
 
-    binary = compile_model(str(MNIST), CompileOptions(**given), digits(CALIBRATION))
+    binary = compile_model(str(model), CompileOptions(**given), calibration)
     save(binary, str(tmp_path / "own.cnb"))
     assert (tmp_path / "own.cnb").read_bytes() == net.read_bytes()
     with np.load(written["outputs.npz"]) as outputs:
         assert np.array_equal(run(load(str(net)), images)["logits"], outputs["logits"])
     frames = 3 if given is CORES else 1
     assert program_stats(binary, frames=frames) == json.loads(written["stats.json"].read_text())
-    for source, of_source in ((MNIST, given), (net, dict[str, Any]())):
+    for source, of_source in ((model, given), (net, dict[str, Any]())):
         said = json.loads(done("estimate", source, *options_of(of_source), "--json").stdout)
         assert json.loads(json.dumps(estimate(str(source), CompileOptions(**of_source)))) == said
 
@@ -107,8 +125,9 @@ def test_api_refuses_values_that_no_command_takes(given: dict[str, Any], message
         assert str(refusal.value) == message
 
 
-def test_api_counts_one_frame_at_least() -> None:
-    binary = compile_model(MNIST, CompileOptions(**CORES), remark=silent)
+def test_api_counts_one_frame_at_least(tmp_path: Path) -> None:
+    model = save_model(small_net(), tmp_path / "net.onnx")
+    binary = compile_model(model, CompileOptions(**CORES), remark=silent)
     for frames in (0, -1):
         with pytest.raises(Refusal, match=f"frames {frames}, expected at least 1"):
             program_stats(binary, frames=frames)
