@@ -20,6 +20,7 @@ import program_size
 import pytest
 from cli_cases import SAMPLES, build, done, noise, save
 from click.testing import CliRunner
+from command_server import SHORT_SEARCHES, add_commands
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
@@ -214,17 +215,18 @@ def test_long_times_are_said_in_minutes_and_hours() -> None:
     assert [progress.duration(seconds) for seconds in (3.4, 59.4, 150, 5400)] == ["3 s", "59 s", "2 min", "1.5 h"]
 
 
-WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join([str(SAMPLES.parent), str(Path(__file__).parent)])}
-SHORT = (  # a sample's accuracy is right under any mapping
-    "import runpy, sys; from searches import search_first; search_first(setattr); "
-    "del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
-)
+@pytest.fixture(scope="module")
+def commands(server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of processes that are forked. Searches are short: what is shown is right under any mapping."""
+    folder = tmp_path_factory.mktemp("commands")
+    add_commands(folder, server, SAMPLES.parent)
+    return os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", SHORT_SEARCHES: "1"}
 
 
-def on_a_terminal(command: list[str]) -> str:
+def on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
     """What a command says on stderr where that is a terminal."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, cwd=SAMPLES.parent, env=WITH_TESTS)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, cwd=SAMPLES.parent, env=environment)
     os.close(theirs)
     text = b"".join(iter(lambda: _read(ours), b""))
     assert process.wait() == 0, text
@@ -239,19 +241,19 @@ def _read(file: int) -> bytes:
 
 
 PROGRAMS = {
-    "run": ("-m", "cnncc", "run", "BINARY", "--input", "DATA"),
-    "estimate": ("-m", "cnncc", "estimate", "NET", "--calibrate", "DATA", "--dataflow", "rs"),
-    "accuracy": ("-c", SHORT, accuracy.__file__, "lenet"),
+    "run": ("cnncc", "run", "BINARY", "--input", "DATA"),
+    "estimate": ("cnncc", "estimate", "NET", "--calibrate", "DATA", "--dataflow", "rs"),
+    "accuracy": ("python", accuracy.__file__, "lenet"),
 }
 SAYS = {"run": "running, 0 %", "estimate": "onnx-fold-constants", "accuracy": "lenet"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_progress_is_on_a_terminal_and_gone_at_the_end(name: str, folder: Path) -> None:
-    command = [sys.executable, *(str(folder / FILES[word]) if word in FILES else word for word in PROGRAMS[name])]
-    text = on_a_terminal(command)
+def test_progress_is_on_a_terminal_and_gone_at_the_end(name: str, folder: Path, commands: dict[str, str]) -> None:
+    command = [str(folder / FILES[word]) if word in FILES else word for word in PROGRAMS[name]]
+    text = on_a_terminal(command, commands)
     assert f"\r\033[K{SAYS[name]}" in text and text.endswith("\r\033[K")
-    silent = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES.parent, env=WITH_TESTS, check=True)
+    silent = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES.parent, env=commands, check=True)
     assert silent.stderr == ""
 
 
