@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cli_cases import done
 from cnn_ir import imported, parse
 from onnx import helper
 from test_quant_lowering import W, X, decibels, hosts, lowered, normal
@@ -407,6 +408,20 @@ def test_a_part_that_edited_ir_reads_as_other_images_is_refused(monkeypatch: pyt
     compilation = Compilation(ctx, module, Settings(load_arch("spatial-8x8"), "spatial-8x8", 16, groups="none"))
     with pytest.raises(Refusal, match="is part of .*: its 2 images cannot be read as 1"):
         compilation.run("array")
+
+
+def test_quant_concat_interleaved_is_proven(tmp_path: Path) -> None:
+    """A binary says of a part how far its channels lie apart."""
+    nodes, arrays = CASES["shuffle of two halves"]
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, k, 9, 7]) for name, k in (("x", 3), ("y", 8))
+    ]
+    graph = helper.make_graph(nodes, "halves", values[:1], values[1:], [
+        onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name in str(nodes)
+    ])  # fmt: skip
+    path = tmp_path / "halves.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    done("verify", path, "--prove")
 
 
 INTERLEAVED = f"""

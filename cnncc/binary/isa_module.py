@@ -87,8 +87,8 @@ def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[byte
 def _buffer_entry(tensor: Tensor) -> dict[str, Any]:
     entry = {"name": tensor.name, "at": tensor.at, "words": tensor.words, "shape": list(tensor.shape)}
     part = {"memory": tensor.memory, "of": tensor.part_of, "offset": tensor.offset, "image": tensor.image}
-    columns = {"plane": tensor.plane, "pitch": tensor.pitch} if tensor.pitch else {}
-    return {**entry, "part": part | columns} if tensor.part_of else entry
+    apart = {name: step for name in ("plane", "pitch") if (step := getattr(tensor, name))}
+    return {**entry, "part": part | apart} if tensor.part_of else entry
 
 
 def _layer_entry(op: isa.LayerOp) -> dict[str, Any]:
