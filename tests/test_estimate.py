@@ -304,6 +304,10 @@ def test_estimate_refuses(tmp_path: Path) -> None:
         ([alone | {"mapping": "params@glb > weight@glb > k > h > w > c > r > s"}], "a mapping without ifmap@rf"),
         ([alone | {"mapping": "params@glb > weight@glb > ifmap@rf > {k > h > w > c > r > s}"}], "without weight@rf"),
         ([alone | {"mapping": "params@glb > weight@rf > ifmap@rf > {k > h > w > c > r > s}"}], "without weight@glb"),
+        (
+            [alone | {"mapping": "weight@glb > k':3 > params@glb > h > w > weight@rf > ifmap@rf > {k'' > c > r > s}"}],
+            "no tokens order the stages of weight@glb > k':3 > params@glb",
+        ),
     ):
         save(replace(binary, metadata=binary.metadata | {"plan": plan}), tmp_path / "other.cnb")
         assert message in refused("estimate", tmp_path / "other.cnb")

@@ -11,7 +11,7 @@ from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from cnncc.mapping.text import parse
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.legal import fits_array, has_few_bodies, has_tokens, is_legal, loads_are_even
+from cnncc.model.legal import fits_array, has_few_bodies, has_place_of_params, has_tokens, is_legal, loads_are_even
 from cnncc.window import Window
 
 
@@ -26,6 +26,7 @@ def test_as_many_loops_in_time_as_registers_are_legal() -> None:
 
 SHAPE = LayerShape("mac", Sizes(1, 10, 8, 12, 6, 1, 1), Window((1, 1)), 0, 12, 6)
 ARRAY = load_arch("spatial-4x4")
+LAST_K = "k''"
 BOX = "weight@rf*2 > ifmap@rf*2 > {h > w > c > k}"
 
 
@@ -80,6 +81,42 @@ def test_images_at_two_distances_are_committed_one_by_one(mapping: str, legal: b
     given = parse(mapping.replace("BOX", box), shape.sizes)
     assert is_legal(replace(shape, residual_apart=True), given, residual=True) == legal
     assert is_legal(shape, given, residual=True)
+
+
+@pytest.mark.parametrize(
+    ("stages", "legal"),
+    [
+        ("params@glb > weight@glb > k':4", True),
+        ("k':4 > params@glb*2 > weight@glb*2", True),
+        ("k':4 > params@glb > weight@glb*2", False),
+        ("k':4 > params@glb*2", True),
+        ("weight@glb > k':4 > params@glb*2", False),
+        ("k':4 > params@glb*2 > weight@glb*2 > output@glb*2", False),
+    ],
+)
+def test_slices_of_params_come_with_those_of_weights(stages: str, legal: bool) -> None:
+    mapping, shape = mapped(f"{stages} > {BOX.replace('k', LAST_K)}"), replace(SHAPE, params=2)
+    assert has_place_of_params(shape, mapping) == legal
+    assert has_place_of_params(replace(shape, shuffle=2), mapping) == (legal and stages.startswith("params"))
+
+
+@pytest.mark.parametrize(
+    ("stages", "legal"),
+    [
+        ("params@glb", True),
+        ("params@glb > h':4 > output@glb*2", True),
+        ("params@glb > w':3 > output@glb*2", False),
+        ("w':3 > params@glb*2 > output@glb*2 > ifmap@glb*2", True),
+        ("w':3 > params@glb > output@glb*2 > ifmap@glb*2", False),
+        ("w':3 > params@glb*2 > output@glb*2 > h':4 > ifmap@glb*2", False),
+        ("h':4 > h'':3 > params@glb*2 > output@glb*2 > ifmap@glb*2", False),
+        ("h':6 > h'':3 > params@glb*2 > output@glb*2 > ifmap@glb*2", True),
+    ],
+)
+def test_params_per_position_come_with_the_blocks_of_the_output(stages: str, legal: bool) -> None:
+    shape = LayerShape("add", Sizes(1, 10, 1, 12, 6, 3, 3), Window((3, 3), group=10), 2, 14, 8, per_position=True)
+    w, h = (dim + "'" * (count + 1 if (count := stages.count(f"{dim}'")) else 0) for dim in "wh")
+    assert has_place_of_params(shape, parse(f"{stages} > ifmap@rf*2 > {{{w} > k > s > r > {h}}}", shape.sizes)) == legal
 
 
 def test_operands_come_into_the_glb_before_register_files() -> None:

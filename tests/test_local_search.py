@@ -172,6 +172,22 @@ def test_parameters_of_blocks_stay_with_them() -> None:
     assert improved(case.shape, case.arch, case.budget, slow, USUAL).cycles < ALL
 
 
+def test_what_follows_parameters_per_position_is_lowered() -> None:
+    """Where all of them lie in the GLB, blocks of the output keep all columns."""
+    case = small("sum3_s2.2x2")
+    case = replace(case, shape=replace(case.shape, per_position=True), budget=replace(case.budget, words=1 << 16))
+    blocks = "params@glb > h':4 > output@glb*2 > ifmap@glb*2 > [h''||2@rows k':4||2@cols] > r"
+    mapping = parse(f"{blocks} > ifmap@rf*2 > {{w > k'' > s}}", case.shape.sizes)
+    others = reached(case, mapping)
+    assert others and all(case.cycles(other) == local(case).cycles(other) for other in others)
+    outside = {
+        other: [loop.dim for loop in other.loops[: other.glb_stages["output"].depth]]
+        for other in neighbours(mapping, case.shape)
+    }
+    cut = {other for other, dims in outside.items() if "w" in dims}
+    assert cut and not cut & {*others}
+
+
 @pytest.mark.parametrize(
     ("stages", "fits"),
     [

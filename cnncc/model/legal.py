@@ -64,7 +64,8 @@ def _steps_through_images(shape: LayerShape, mapping: Mapping) -> bool:
 
 def can_run(shape: LayerShape, arch: Arch, mapping: Mapping, residual: bool) -> bool:
     """Whether any mapping can be a program, in a GLB that is large enough."""
-    orders = is_legal(shape, mapping, residual) and has_tokens(mapping) and has_few_bodies(shape, mapping)
+    places = has_tokens(mapping) and has_place_of_params(shape, mapping)
+    orders = is_legal(shape, mapping, residual) and places and has_few_bodies(shape, mapping)
     few = has_few_transfers(shape, mapping)
     return orders and few and fits_array(shape, arch, mapping) and loads_are_even(shape, mapping)
 
@@ -116,6 +117,32 @@ def has_tokens(mapping: Mapping) -> bool:
         return True
     around = mapping.loops[: ifmap.depth]
     return not (any(loop.dim in REDUCTION_DIMS for loop in around) or (output and ifmap.depth > output.depth))
+
+
+def has_place_of_params(shape: LayerShape, mapping: Mapping) -> bool:
+    """Whether parameters stand in the GLB where their tokens, and positions in the output, expect them (LEGAL-5).
+
+    - slices come with and as those of weights, if there are any. Nothing is streamed, and no channels are shuffled.
+    - per position they may come with the blocks that are streamed, as the ifmap does, if there are no weights
+    - per position they have the columns of the output's blocks, and steps of h and w around these divide each other
+    """
+    staged = mapping.glb_stages
+    params, weight, output = (staged.get(operand) for operand in ("params", "weight", "output"))
+    streamed = [staged[operand] for operand in ("ifmap", "residual", "output") if operand in staged]
+    if params is None:
+        return True
+    if not shape.per_position:
+        alike = weight is None or (weight.depth, weight.buffers) == (params.depth, params.buffers)
+        return not params.depth or (not streamed and shape.shuffle == 1 and alike)
+    if params.depth and (weight or any(stage.depth != params.depth for stage in streamed)):
+        return False
+    if params.depth and (ifmap := staged.get("ifmap")) and ifmap.buffers != params.buffers:
+        return False
+    outside = mapping.loops[: output.depth if output else 0]
+    columns = (inside(shape.sizes, loops)["w"] for loops in (outside, mapping.loops[: params.depth]))
+    steps = {dim: [loop.step for loop in outside if loop.dim == dim] for dim in "hw"}
+    divide = all(step % each[-1] == 0 for each in steps.values() for step in each)
+    return divide and len(set(columns)) == 1
 
 
 def loads_are_even(shape: LayerShape, mapping: Mapping) -> bool:

@@ -16,6 +16,7 @@ from cnncc.model.cores_plan import problem as cores_problem
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
+from cnncc.model.legal import has_place_of_params, has_tokens
 from cnncc.model.program_schedule import CopyPart, HostPart, Part
 from cnncc.window import Window
 
@@ -99,7 +100,7 @@ def _part(number: int, value: object) -> Part:
             return CopyPart(str(entry["copy"]), direction, tuple(map(_whole, entry["words"])))
         if "cores" in entry:
             return _cores(entry)
-        return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)
+        return HostPart() if "host" in entry else _group(entry) if "group" in entry else _alone(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
         why = error if isinstance(error, Refusal) else "a key is missing, or has a value of another kind"
         raise Refusal(
@@ -163,6 +164,14 @@ def _read(entry: Json) -> RowRead:
     if min(numbers["extent"], numbers["stride"]) < 1 or numbers["pad"] < 0:
         raise Refusal("extent and stride are at least 1, pad at least 0")
     return RowRead(operand=str(entry["operand"]), **numbers)
+
+
+def _alone(entry: Json) -> LayerPlan:
+    """A layer in no group, whose stages tokens can order."""
+    plan = _layer(entry)
+    if plan.shape.kind != COPY and not (has_tokens(plan.mapping) and has_place_of_params(plan.shape, plan.mapping)):
+        raise Refusal(f"no tokens order the stages of {entry['mapping']}")
+    return plan
 
 
 def _layer(entry: Json) -> LayerPlan:
