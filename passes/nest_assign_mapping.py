@@ -12,13 +12,14 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext, note, warn
 from cnncc.dialects.nest import GroupOp, LayerOp, mapping_of
 from cnncc.errors import Refusal, hint
+from cnncc.mapping.mapping import without_single
 from cnncc.mapping.notation import NotationError, read
 from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
-from cnncc.passes._scheduling.rewrites import canonical, without_single
+from cnncc.passes._scheduling.rewrites import canonical
 from cnncc.passes._scheduling.schedule_file import DataflowName, MappingText, Schedule, objective_of, read_schedule
 
 ONE_BY_ONE = "none"  # of `groups`: layers run one after the other
@@ -107,5 +108,5 @@ class NestAssignMappingPass(ModulePass):
 
 def _is_replaced(layer: LayerOp) -> bool:
     """Whether the nest has loops of its own, which the passes that apply the layer's mapping do not keep."""
-    sizes = layer.sizes.data
-    return layer.mapping is not None and without_single(mapping_of(layer), sizes) != canonical(sizes)
+    nest, sizes = mapping_of(layer), layer.sizes.data
+    return layer.mapping is not None and without_single(nest.loops, nest.stages, sizes) != canonical(sizes)

@@ -19,7 +19,7 @@ import numpy as np
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
 from cnncc.mapper.arrays import Counts, Flags
 from cnncc.mapper.boxes import boxes, has_rows
-from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, extents
+from cnncc.mapping.mapping import Loop, Mapping, Sizes, Stage, without_single
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, lanes_order
 
@@ -271,12 +271,8 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: BlockPlan) -> Map
 
 
 def without_single_trips(loops: Sequence[Loop], stages: Sequence[Stage], sizes: Sizes) -> Mapping:
-    """A mapping without the loops that run once, its stages in order. The depth of a stage counts these, too."""
-    runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, tuple(loops)), strict=True)]
-    placed = [Stage(stage.operand, stage.memory, sum(runs[: stage.depth]), stage.buffers) for stage in stages]
-    # In one place stages in glb stand outside those in rf (NEST-3), and weights come before the ifmap (COST-3).
-    placed.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
-    return Mapping(tuple(loop for loop, there in zip(loops, runs, strict=True) if there), tuple(placed))
+    """`without_single`, and the mapper's order in one place: glb outside rf (NEST-3), weights before ifmap (COST-3)."""
+    return without_single(loops, stages, sizes, lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
 
 
 def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[Loop], dict[str, int]]:

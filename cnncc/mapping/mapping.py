@@ -11,9 +11,10 @@ there are enough sets, each gets one channel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import cast
+from operator import attrgetter
+from typing import Any, cast
 
 OPERANDS = ("weight", "ifmap", "params", "residual", "output")
 IN_REGISTER_FILES = ("weight", "ifmap")
@@ -114,7 +115,7 @@ class Mapping:
         return {stage.operand: stage for stage in self.stages if stage.memory == "glb"}
 
 
-def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
+def extents(sizes: Sizes, loops: Sequence[Loop]) -> tuple[int, ...]:
     """The extent of each loop: the step of the nearest loop over its dimension around it, or the size."""
     current = {dim: sizes.of(dim) for dim in DIMS}
     result: list[int] = []
@@ -123,6 +124,18 @@ def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
         # Steps that rise are refused elsewhere (NEST-1). Here they take no more than there is.
         current[loop.dim] = min(loop.step, current[loop.dim])
     return tuple(result)
+
+
+def without_single(
+    loops: Sequence[Loop],
+    stages: Iterable[Stage],
+    sizes: Sizes,
+    order: Callable[[Stage], Any] = attrgetter("depth"),
+) -> Mapping:
+    """A mapping without the loops that run once, its stages in order. The depth of a stage counts these loops, too."""
+    runs = [loop.step < extent for loop, extent in zip(loops, extents(sizes, loops), strict=True)]
+    placed = [Stage(stage.operand, stage.memory, sum(runs[: stage.depth]), stage.buffers) for stage in stages]
+    return Mapping(tuple(loop for loop, run in zip(loops, runs, strict=True) if run), tuple(sorted(placed, key=order)))
 
 
 def is_channelwise(kind: str, sizes: Sizes, groups: int) -> bool:

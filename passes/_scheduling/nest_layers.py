@@ -16,10 +16,10 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import GroupOp, LayerOp, build_nest, group_layers, image_shape, label_of, mapping_of, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapping.groups import group_problem
-from cnncc.mapping.mapping import DIMS, Malformed, Mapping, Sizes, mapping_problem
+from cnncc.mapping.mapping import DIMS, Malformed, Mapping, Sizes, mapping_problem, without_single
 from cnncc.model.layer_shape import LayerShape, reach
 from cnncc.passes._programs.tensors import image_step
-from cnncc.passes._scheduling.rewrites import Missing, without_single
+from cnncc.passes._scheduling.rewrites import Missing
 from cnncc.window import Window
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
@@ -112,7 +112,8 @@ def _refuse_all(name: str, lacking: Sequence[Finding]) -> NoReturn:
 
 def goal_of(layer: LayerOp) -> Mapping | None:
     """The mapping that was decided for the layer, if one was, without loops that run once (MAP-1)."""
-    return without_single(layer.mapping.data, layer.sizes.data) if layer.mapping else None
+    goal = layer.mapping and layer.mapping.data
+    return without_single(goal.loops, goal.stages, layer.sizes.data) if goal else None
 
 
 def rows_apart(layer: LayerOp) -> int:

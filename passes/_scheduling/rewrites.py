@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cnncc.errors import Refusal
-from cnncc.mapping.mapping import AXES, LANES, MEMORIES, OPERANDS, Loop, Mapping, Sizes, Stage, extents
+from cnncc.mapping.mapping import AXES, LANES, MEMORIES, OPERANDS, Loop, Mapping, Sizes, Stage, extents, without_single
 
 CANONICAL = ("n", "k", "h", "w", "c", "r", "s")
 
@@ -229,13 +229,6 @@ def keep(mapping: Mapping, dims: Sequence[str], buffers: Map[str, int]) -> Mappi
     return Mapping((*around, *box), (*mapping.stages, *stages))
 
 
-def without_single(mapping: Mapping, sizes: Sizes) -> Mapping:
-    """Without the loops that run once."""
-    runs = [loop.step < extent for loop, extent in zip(mapping.loops, extents(sizes, mapping.loops), strict=True)]
-    stages = (replace(stage, depth=sum(runs[: stage.depth])) for stage in mapping.stages)
-    return Mapping(tuple(loop for loop, there in zip(mapping.loops, runs, strict=True) if there), tuple(stages))
-
-
 def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
     """The one form of all mappings that do the same in the same order.
 
@@ -244,7 +237,7 @@ def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
     3. Neighbouring loops in space on rows come first. Loops over one dimension keep their order.
     4. Stages at one place are in the order of memories, then of operands.
     """
-    mapping = without_single(mapping, sizes)
+    mapping = without_single(mapping.loops, mapping.stages, sizes)
     depth = 0
     while depth + 1 < len(mapping.loops):
         outer, inner = mapping.loops[depth : depth + 2]

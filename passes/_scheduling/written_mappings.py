@@ -11,7 +11,15 @@ from operator import itemgetter
 
 from cnncc.arch.model import Arch
 from cnncc.errors import Finding
-from cnncc.mapping.mapping import IN_REGISTER_FILES, REDUCTION_DIMS, Loop, Mapping, Stage, mapping_problems
+from cnncc.mapping.mapping import (
+    IN_REGISTER_FILES,
+    REDUCTION_DIMS,
+    Loop,
+    Mapping,
+    Stage,
+    mapping_problems,
+    without_single,
+)
 from cnncc.mapping.notation import NotationError
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, lanes_order
@@ -29,7 +37,6 @@ from cnncc.passes._scheduling.glb_words import (
     one_pitch,
 )
 from cnncc.passes._scheduling.mapping_completion import completions
-from cnncc.passes._scheduling.rewrites import without_single
 from cnncc.passes._scheduling.schedule_file import MappingText
 from cnncc.passes._scheduling.schedule_numbers import too_many_loops
 
@@ -52,7 +59,8 @@ def written_violations(shape: LayerShape, arch: Arch, written: MappingText, oper
     if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
         return broken
     on_array = [*space_problems(mapping, shape, arch), *file_problems(mapping, shape, arch)]
-    return [*on_array, *too_many_loops(without_single(mapping, shape.sizes), "fewer tiles")]
+    several = without_single(mapping.loops, mapping.stages, shape.sizes)
+    return [*on_array, *too_many_loops(several, "fewer tiles")]
 
 
 # -- the mapping -------------------------------------------------------------------------------------------------------
@@ -62,7 +70,8 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
     """The completed mapping, with stages in the GLB that fit. Raises Refusal: GlbTooSmall where none do."""
     best, least = None, NOTHING_FITS
     for loops in completions(written.mapping, shape, arch):
-        mapping = without_single(_in_files(loops, shape, arch), shape.sizes)
+        in_files = _in_files(loops, shape, arch)
+        mapping = without_single(in_files.loops, in_files.stages, shape.sizes)
         given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
         if wrong := [operand for operand in MOVING if operand in given and operand not in budget.streamed]:
             raise StaysOut(wrong[0])
