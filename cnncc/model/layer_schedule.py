@@ -21,7 +21,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape, whole
 from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
 from cnncc.model.occupancy import Engines, SpatialLoop
 from cnncc.model.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
-from cnncc.model.routes import Nest
+from cnncc.model.routes import Nest, passing_loop
 from cnncc.model.stream_schedule import stream_schedule
 from cnncc.model.timed_program import (
     ARRAY,
@@ -280,7 +280,7 @@ class ScheduleWalk:
         takes = (*takes, *tokens_of(self.stripe.takes, at.first(self.stripe.depth)))
         gives = (*gives, *self._at_last(self.stripe.frees, self.notes.read, at))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
-        chain = self._chain(at)
+        chain = passing_loop([side for side in at.sides if side.dim == "w"], at.extent["w"])
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
         # MAC-6: ping has room for one turn. Other columns are a load of their own even if a PE is a set by itself.
         if not shared or not (self.arch.pe.pong_words or (chain and chain.pes > 1)):
@@ -295,15 +295,6 @@ class ScheduleWalk:
         """What the last load, or the last commit, of a stripe gives."""
         when = at.last(self.stripe.depth)
         return (*tokens_of(semaphore, when), *((Token(note, when),) if note and when is not None else ()))
-
-    def _chain(self, at: WalkPosition) -> SpatialLoop | None:
-        """The PEs that pass columns on to each other; None if each PE is a set by itself."""
-        cols = [side for side in at.sides if side.on == "cols"]
-        if len(cols) > 1:
-            return cols[-1]
-        if not cols:
-            return None
-        return cols[0] if cols[0].dim == "w" and cols[0].step == at.extent["w"] else None
 
     def _macro(self, at: WalkPosition) -> Task:
         steps = prod(at.extent.values())

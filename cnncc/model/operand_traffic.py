@@ -23,7 +23,7 @@ from cnncc.arch.model import Arch
 from cnncc.mapping.mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import passes_columns, positions, shared_columns
-from cnncc.model.routes import Nest, Route, RouteTerm, count_inside, sums
+from cnncc.model.routes import Nest, Route, RouteLoop, RouteTerm, count_inside, passing_loop, sums
 
 KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
 OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")
@@ -269,30 +269,27 @@ class _LayerWords:
         times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
         among = [*out.terms(stride, in_space=True), *tap.terms(dilation, in_space=True)]
         pes, trips = out.pes * tap.pes, out.trips * tap.trips
-        passed, together = self._passed(out, tap) if axis else (0, 1)
+        passed, chain = self._passed(out, tap) if axis else (0, None)
         own, places = n - passed, sums(among)
         read = _at(start, limit, places, [*times, RouteTerm(own, step)])
         if not passed:
             return DeliveredWords(read, trips * len(places) * n, 0, trips * pes * n)
-        east = places
+        east, together = places, 1
         # The last column of a set has no neighbour to the east, so a load brings the columns it would pass on.
-        if together > 1:
-            last = next(run for run in reversed(out.runs) if run.on == "cols")
-            among.remove(RouteTerm(last.n, last.step * stride))
-            east = {offset + (last.n - 1) * last.step * stride for offset in sums(among)}
+        if chain:
+            together = chain.n
+            among.remove(RouteTerm(together, chain.step * stride))
+            east = {offset + (together - 1) * chain.step * stride for offset in sums(among)}
         bus = len(places) * own + len(east) * passed
         read += _at(start + own * step, limit, east, [*times, RouteTerm(passed, step)])
         lasts = pes // together
         return DeliveredWords(read, trips * bus, trips * (pes - lasts) * passed, trips * (pes * own + lasts * passed))
 
-    def _passed(self, out: Route, tap: Route) -> tuple[int, int]:
-        """(columns, pes): columns of a PE's window that its east neighbour passes on, and PEs of such a chain."""
+    def _passed(self, out: Route, tap: Route) -> tuple[int, RouteLoop | None]:
+        """Columns of a PE's window that its east neighbour passes on, and the loop of these PEs."""
         passed = shared_columns(self.shape, self.arch, tap.held, out.held) if self.passes else 0
-        runs = [run for run in out.runs if run.on == "cols"]
-        alone = len([loop for loop in self.nest.outer if loop.on == "cols"]) == 1
-        # COST-3: PEs of a single loop on columns are a set if the loop is over w and steps by the pixels of a PE.
-        together = runs[-1].n if runs and (not alone or runs[-1].step == out.held) else 1
-        return (passed, together) if passed and (self.arch.pe.pong_words or together > 1) else (0, 1)
+        chain = passing_loop(out.runs, out.held)
+        return (passed, chain) if passed and (self.arch.pe.pong_words or (chain and chain.n > 1)) else (0, None)
 
     # -- sums ------------------------------------------------------------------------------------------------------
 

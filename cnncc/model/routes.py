@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.model.layer_shape import LayerShape, whole
+from cnncc.model.occupancy import SpatialLoop
 from cnncc.model.register_files import lanes_used
 
 
@@ -29,6 +30,18 @@ class RouteLoop(NamedTuple):
     n: int
     step: int
     on: str
+
+
+InSpace = TypeVar("InSpace", RouteLoop, SpatialLoop)
+
+
+def passing_loop(over_w: Iterable[InSpace], pixels: int) -> InSpace | None:
+    """The loop over w whose PEs pass columns on (COST-3), if they do at all; None if each PE is a set by itself.
+
+    It is the last one on columns, with no loop over w between it and the box: it steps by the pixels of a PE.
+    """
+    *_, last = None, *(loop for loop in over_w if loop.on == "cols")
+    return last if last and last.step == pixels else None
 
 
 @dataclass(frozen=True)
