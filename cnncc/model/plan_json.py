@@ -192,6 +192,8 @@ def _layer(entry: Json) -> LayerPlan:
     shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, per_position, image, residual_apart)
     if kind not in (*KINDS, COPY):
         raise Refusal(f"no layer is of kind '{kind}': they are {', '.join((*KINDS, COPY))}")
+    if min(params, ih, iw, image) < 0:
+        raise Refusal(f"params {params}, ih {ih}, iw {iw} and image {image} are at least 0")
     if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
         raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)
