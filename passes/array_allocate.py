@@ -10,6 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from cnncc.arch.model import Glb
 from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp, cores_of
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Finding, Refusal
@@ -83,24 +84,21 @@ def _weights(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[str]:
     return [name for name in sizes if name in tensors and tensors[name].role == "weight"]
 
 
-def allocate(module: ModuleOp, glb_words: int, banks: int = 1) -> dict[str, int]:
-    """The first word of every tensor that lies in DRAM or the GLB. Raises Refusal where the GLB is too small.
-
-    banks: of the GLB, which count in a program of several cores.
-    """
+def allocate(module: ModuleOp, glb: Glb) -> dict[str, int]:
+    """The first word of every tensor that lies in DRAM or the GLB. Raises Refusal where the GLB is too small."""
     records = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
     tensors = {tensor.name: tensor for tensor in records}
     if len(tensors) < len(records):
         twice = next(t.name for i, t in enumerate(records) if t.name in {other.name for other in records[:i]})
         raise Refusal(f"there are two tensors '{twice}'")
     if cores := cores_of(module):
-        glb = bank_places(cores, tensors, glb_words, banks)
+        placed = bank_places(cores, tensors, glb)
     else:
         lifetimes = _lifetimes(module, tensors)
-        needed, glb = pack(lifetimes)
-        _check_size(module, lifetimes, needed, glb_words)
+        needed, placed = pack(lifetimes)
+        _check_size(module, lifetimes, needed, glb.words)
     in_dram = [*_weights(module, tensors), *(tensor.name for tensor in tensors.values() if tensor.in_record)]
-    placed = glb | dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
+    placed |= dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
     for tensor in tensors.values():
         whole, offset = _whole(tensor, tensors)
         if tensor.part_of and whole.name in placed:
@@ -128,8 +126,7 @@ class ArrayAllocatePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Set `at` in place."""
-        glb = marked_array(op, self.arch, self.name).glb
-        at = allocate(op, glb.words, glb.banks)
+        at = allocate(op, marked_array(op, self.arch, self.name).glb)
         for tensor_op in op.ops:
             if isinstance(tensor_op, TensorOp):
                 tensor = tensor_op.record.data

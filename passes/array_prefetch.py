@@ -65,7 +65,7 @@ class ArrayPrefetchPass(ModulePass):
                 layer.prefetched, marked = None, True
         if marked:
             try:
-                allocate(op, marked_array(op, self.arch, self.name).glb.words)
+                allocate(op, marked_array(op, self.arch, self.name).glb)
             except Refusal as refusal:
                 raise Refusal(f"with the prefetched operands: {refusal}", *refusal.findings) from refusal
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from xdsl.dialects.func import FuncOp
 
-from cnncc.arch.model import load_arch
+from cnncc.arch.model import Glb, load_arch
 from cnncc.dialects.array import TensorAttr, TensorOp
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.driver.pipeline import NONE, Compilation, Settings, import_model
@@ -187,14 +187,14 @@ def layers(*views: str) -> list[str]:
 def test_tensors_live_from_their_first_view_to_their_last() -> None:
     """By hand: a and b are needed in p, b and c in r; a is the largest, then c, which does not meet it."""
     program, _ = module(TENSORS, *layers("a b", "b", "c part"))
-    placed = allocate(program, 50)
+    placed = allocate(program, Glb(50, 1))
     assert placed.items() >= {"a": 0, "b": 30, "part": 37, "c": 0}.items() and "unused" not in placed
     with pytest.raises(
         Refusal, match="layer p: its tensors and those kept for later take 50 words, .* = 49; .* is 50:"
     ):
-        allocate(program, 49)
+        allocate(program, Glb(49, 1))
     with pytest.raises(Refusal, match="array-allocate: 2 problems") as refusal:
-        allocate(program, 44)
+        allocate(program, Glb(44, 1))
     assert [(each.where, each.value, each.limit) for each in refusal.value.findings] == [("p", 50, 44), ("r", 45, 44)]
 
 
@@ -209,9 +209,9 @@ def test_what_the_verifier_does_not_see_is_refused() -> None:
     parts = "".join(f"array.tensor {a}, memory glb, words 4, part_of {b}\n" for a, b in ("de", "ef", "fe"))
     program, _ = module(parts, *layers("d"))
     with pytest.raises(Refusal, match="tensor 'f' is part of 'e', which does not exist, or of itself"):
-        allocate(program, 50)
+        allocate(program, Glb(50, 1))
     program, _ = module()
     (weights,) = (op for op in program.ops if isinstance(op, TensorOp) and op.record.data.name == "conv1.w")
     weights.record = TensorAttr(replace(weights.record.data, words=71))
     with pytest.raises(Refusal, match="tensor conv1.w: 71 words, its weights have 72"):
-        allocate(program, 999)
+        allocate(program, Glb(999, 1))

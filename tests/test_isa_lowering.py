@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
+from cnncc.arch.model import Glb
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.isa import LayerOp, SegmentOp, instructions
@@ -129,7 +130,7 @@ def of_parts(old: str = "", new: str = "") -> ModuleOp:
 def test_isa_parts_lie_in_their_whole() -> None:
     """Also parts of parts, and their whole lives while they do: `other` cannot have its place in the first layer."""
     at = {"w": 0, "other": 0, "whole": 200, "inner": 230, "innermost": 237}
-    assert allocate(of_parts(), 300) == at
+    assert allocate(of_parts(), Glb(300, 1)) == at
 
 
 @pytest.mark.parametrize(
@@ -142,15 +143,15 @@ def test_isa_parts_lie_in_their_whole() -> None:
 )
 def test_isa_tensors_that_have_no_place(old: str, new: str, message: str) -> None:
     with pytest.raises(Refusal, match=message):
-        allocate(of_parts(old, new), 300)
+        allocate(of_parts(old, new), Glb(300, 1))
 
 
 def test_isa_glb_too_small_names_all_layers_that_do_not_fit() -> None:
     with pytest.raises(Refusal, match="^layer second: its tensors .* take 300 words, .* glb.words = 299") as one:
-        allocate(of_parts(), 299)
+        allocate(of_parts(), Glb(299, 1))
     assert [(finding.where, finding.value) for finding in one.value.findings] == [("second", 300)]
     with pytest.raises(Refusal, match="^array-allocate: 2 problems") as two:
-        allocate(of_parts(), 150)
+        allocate(of_parts(), Glb(150, 1))
     assert [(finding.where, finding.value) for finding in two.value.findings] == [("second", 300), ("third", 200)]
 
 
@@ -165,10 +166,10 @@ def test_isa_prefetching_checks_what_it_moved_alone() -> None:
 def test_isa_glb_too_small_names_layer_and_sizes() -> None:
     program, _ = module()
     needed = 12 + 32 + 72 + 16 + 32  # x, r, weights, parameters and result of the convolution
-    assert max(allocate(program, needed).values()) < needed
+    assert max(allocate(program, Glb(needed, 1)).values()) < needed
     message = f"layer conv1: .* take {needed} words, the array has glb.words = {needed - 1}; .* would do is {needed}:"
     with pytest.raises(Refusal, match=message):
-        allocate(program, needed - 1)
+        allocate(program, Glb(needed - 1, 1))
 
 
 def lower(*layers: str) -> tuple[ModuleOp, CompilerContext]:

@@ -114,6 +114,11 @@ class Glb:
         ),
     ] = 1
 
+    @property
+    def bank_words(self) -> int:
+        """The words of a bank: all have as many."""
+        return self.words // self.banks
+
     def __repr__(self) -> str:
         return _said_repr(self)
 

@@ -11,6 +11,7 @@ from math import ceil
 
 from xdsl.ir import Operation
 
+from cnncc.arch.model import Glb
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 
@@ -18,11 +19,9 @@ READS, WRITES = "read", "written"
 MOST_NAMED = 3
 
 
-def bank_places(
-    cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor], glb_words: int, most: int
-) -> dict[str, int]:
-    """The first word of every tensor in the GLB that cores use. most: banks. Raises Refusal where they take more."""
-    words, pools = ceil(glb_words / most), dict[tuple[str, str], list[A.Tensor]]()
+def bank_places(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor], glb: Glb) -> dict[str, int]:
+    """The first word of every tensor in the GLB that cores use. Raises Refusal where they take too many banks."""
+    words, pools = glb.bank_words, dict[tuple[str, str], list[A.Tensor]]()
     for name, users in _users(cores, tensors).items():
         for how, engines in users.items():
             if len(engines) > 1:
@@ -32,12 +31,12 @@ def bank_places(
                 )
         pools.setdefault((_only(users[READS]), _only(users[WRITES])), []).append(tensors[name])
     banks = {engines: ceil(sum(t.words for t in pool) / words) for engines, pool in pools.items()}
-    if (needed := sum(banks.values())) > most:
+    if (needed := sum(banks.values())) > glb.banks:
         total, largest = _total_and_largest([tensor for pool in pools.values() for tensor in pool])
         raise Refusal(
-            f"the tensors of the cores take {total:,} words in {needed} banks of {words:,} words, the array has {most} "
-            f"(glb.words = {glb_words:,}, glb.banks, CORE-5); the largest are {largest}: fewer rows in stripes or "
-            f"channels, fewer layers side by side, or a larger GLB"
+            f"the tensors of the cores take {total:,} words in {needed} banks of {words:,} words, the array has "
+            f"{glb.banks} (glb.words = {glb.words:,}, glb.banks, CORE-5); the largest are {largest}: fewer "
+            f"rows in stripes or channels, fewer layers side by side, or a larger GLB"
         )
     places, bank = dict[str, int](), 0
     for engines, pool in pools.items():

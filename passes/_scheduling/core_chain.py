@@ -189,12 +189,12 @@ class CoreChain:
 
     def banks(self, arch: Arch) -> int:
         """The banks that all tensors take."""
-        size = arch.glb.words // arch.glb.banks
+        size = arch.glb.bank_words
         return sum(-(-sum(words.values()) // size) for words in self.bank_words(arch).values())
 
     def banks_problem(self, arch: Arch, remedy: str) -> str | None:
         """If tensors take more banks than there are, which ones take the most words; and the remedy."""
-        size, pools = arch.glb.words // arch.glb.banks, self.bank_words(arch)
+        size, pools = arch.glb.bank_words, self.bank_words(arch)
         if (needed := self.banks(arch)) <= arch.glb.banks:
             return None
         total = sum(sum(words.values()) for words in pools.values())

@@ -29,7 +29,7 @@ READS, WRITES = "read", "written"
 def check_banks(cores: Sequence[Core], arch: Arch) -> None:
     """Refuse a bank with two readers, or two writers. Raises Refusal."""
     users: dict[tuple[str, int], tuple[int, Leaf]] = {}
-    words = arch.glb.words // arch.glb.banks
+    words = arch.glb.bank_words
     for core in cores:
         for leaf, how, span in spans_of(core):
             for bank in banks_of(span, arch.glb):
@@ -49,7 +49,7 @@ def spans_of(core: Core) -> Iterator[tuple[Leaf, str, Span]]:
 
 def banks_of(span: Span, glb: Glb) -> range:
     """The banks that the words of a span lie in."""
-    words = glb.words // glb.banks
+    words = glb.bank_words
     return range(max(0, span[0]) // words, min(span[1], glb.words - 1) // words + 1)
 
 
