@@ -108,16 +108,17 @@ class Blocks:
         # Blocks of shuffled channels are of all groups: there is a loop over these inside.
         self.groups_inside = groups_inside(shape, budget)
         self._count_blocks()
+        self._count_buffers()
+        self.legal: Flags = self._is_one_of_two_orders() & self._uses_ifmap_buffers() & self._has_legal_buffers()
         self._count_words()
 
     def _sides(self) -> tuple[tuple[BlockSizes, Counts], ...]:
         return (self.k, self.kk), (self.h, self.hh), (self.w, self.ww)
 
     def _count_blocks(self) -> None:
+        """SPACE-10. Blocks of the image and of results, all and full ones, and which loop is outside the others."""
         sizes, k_blocks = self.shape.sizes, self.k.number[self.kk]
         self.of_image: PerPlan = self.h.number[self.hh] * self.w.number[self.ww]
-        k_cut: Flags = k_blocks > 1
-        image_cut: Flags = self.of_image > 1
         # An ifmap stays for all blocks of k if these are inside, and if it has one block for them (SPACE-11).
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
         self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
@@ -127,30 +128,40 @@ class Blocks:
         self.results: PerPlan = times * self.of_image * k_blocks
         self.full_sides = k_full, h_full, w_full = self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww]
         self.full: PerPlan = times * k_full * h_full * w_full  # full blocks
-        self.k_outermost: Flags = self.k_outside & k_cut
+        self.k_cut: Flags = k_blocks > 1
+        self.k_outermost: Flags = self.k_outside & self.k_cut
         self.h_outermost: Flags = ~self.k_outermost & (self.h.number[self.hh] > 1)
-        # Of two orders of the same loops one is legal. Blocks of k alone stand inside: the image then comes once.
-        either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
-        # One block needs one buffer only.
-        twice = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
-        self.legal: Flags = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
-        streamed, many = self.budget.streamed, self.results > 1
-        # Residual or output alone moves in equal blocks of k, and has one buffer inside loops over n and k.
+
+    def _is_one_of_two_orders(self) -> Flags:
+        """SPACE-11. Of two orders of the same loops one is legal. Blocks of k alone are inside: an image comes once."""
+        image_cut: Flags = self.of_image > 1
+        return image_cut & (self.k_outside | self.k_cut) | ~image_cut & (self.k_outside != self.k_cut)
+
+    def _uses_ifmap_buffers(self) -> Flags:
+        """SPACE-11. One block needs one buffer only, and slices have a part of the channels."""
+        several = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
+        return (several | ~self.double) & (~self.sliced | (self.tiles.c < self.shape.sizes.c))
+
+    def _count_buffers(self) -> None:
+        """LEGAL-5. The most buffers of results. Residual or output alone has one inside loops over n and k."""
+        many, streamed = self.results > 1, self.budget.streamed
         self.one_start = has_one_start(self.budget)
-        self.in_one_buffer = self.one_start & (times * k_blocks > 1)
-        # LEGAL-5: with a resident output the residual has two buffers only if the ifmap has.
-        beside = many & self.double if "ifmap" in streamed and "output" not in streamed else many
-        # SPACE-13: where two buffers would not be legal, a tight budget alone has plans with one.
+        self.in_one_buffer = self.one_start & (self.times * self.k.number[self.kk] > 1)
+        # With a resident output the residual has two buffers only if the ifmap has.
+        self.only_inputs = "ifmap" in streamed and "output" not in streamed
+        self.several_results: Flags = many & self.double if self.only_inputs else many
+        self.most_results: PerPlan = 1 + (self.several_results & ~self.in_one_buffer)
+
+    def _has_legal_buffers(self) -> Flags | bool:
+        """SPACE-13. Where two buffers of results would not be legal, a tight budget alone has plans with one."""
         if not self.budget.tight:
-            self.legal = self.legal & ~(self.in_one_buffer & (self.double | beside))
-        elif self.one_start:
-            equal = self.group % self.k.sizes[self.kk] == 0
-            # Beside a resident output residual and ifmap stand at one place (`has_tokens`): not with k inside.
-            at_one_place = (
-                self.k_outside | ~k_cut | self.shape.channelwise | ("output" in streamed or "ifmap" not in streamed)
-            )
-            self.legal = self.legal & ~(self.double & self.in_one_buffer) & equal & at_one_place
-        self.most_results: PerPlan = 1 + (beside & ~self.in_one_buffer)
+            return ~(self.in_one_buffer & (self.double | self.several_results))
+        if not self.one_start:
+            return True
+        equal = self.group % self.k.sizes[self.kk] == 0
+        # Beside a resident output residual and ifmap stand at one place (`has_tokens`): not with k inside.
+        apart = self.only_inputs and not self.shape.channelwise
+        return ~(self.double & self.in_one_buffer) & equal & (self.k_outside | ~self.k_cut | (not apart))
 
     def of_outermost(self, k: PerPlan, h: PerPlan, w: PerPlan) -> PerPlan:
         """The value k, h or w of the outermost loop over blocks. A loop over a single block does not count."""
