@@ -341,14 +341,9 @@ class BlockTimes:
         return bound.head + (cycles + latencies) / 2
 
     def waits(self) -> PerPlan:
-        """BOUND-9 in blocks. (L − B + F) · max(0, both, alone).
+        """BOUND-9 in blocks. (L − B + F) · max(0, both, alone): the two lines of the rule.
 
-        - L: loads of the stationary operand. Only its full tiles in full blocks count.
-        - B: full blocks. Their first loads may come late for other reasons.
-        - F: full blocks behind a full one of the same row. Their first loads count if the ifmap has two buffers.
-        - both: load(stationary) + load(other) + bus latency − cycles of the last `halves` macro-instructions. It needs
-          more than `halves` of them from load to load.
-        - alone: load(other) + bus latency − cycles of the last `halves - 1` macro-instructions. It needs `halves`.
+        short: cycles of the last `halves - 1` macro-instructions; lasts: of the last `halves`; neither with overhead.
         """
         bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
         kk, hh, ww, latency = blocks.kk, blocks.hh, blocks.ww, arch.bus.latency_cycles
