@@ -26,7 +26,7 @@ from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping
-from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, glb_too_small
+from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, buffers_too_large
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.schedule_file import DataflowName, Entry, LayerNumbers, MappingText, Schedule
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
@@ -146,7 +146,7 @@ class Candidates:
             # A front begins with the cheapest mapping, and ends with the fastest.
             return [each.mapping for each in reversed(result.front)]
         if small := smallest(shape, self.arch, budget, form):
-            raise glb_too_small(self.arch, budget, small.words)
+            raise buffers_too_large(self.arch, budget, small.words)
         what, help_ = f"no mapping of the form {form or AUTO} can run on {self.arch.name}", "dataflow auto"
         raise Refusal(f"{what}: {help_}", Finding(what, help=help_))
 

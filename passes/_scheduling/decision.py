@@ -25,7 +25,7 @@ from xdsl.dialects.func import FuncOp
 from cnncc.arch.model import Arch
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
-from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.errors import Refusal, Refusals
 from cnncc.mapper.arrays import NEVER, transfer_cycles
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
@@ -34,7 +34,7 @@ from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._programs.glb_packing import Lifetime, pack
 from cnncc.passes._scheduling.candidates import Candidates, WantedMapping, label
-from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
+from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, glb_too_small, stage_sizes
 from cnncc.passes._scheduling.group_choice import GroupChoice, with_groups
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
@@ -373,11 +373,4 @@ def _check_places(network: Network, resident: Iterable[Value], mappings: Mapping
         over = next(life for life in lifetimes if places[life.name] + life.words > arch.glb.words)
         # What comes from outside is there before op 0: from -1 on.
         where = value_key(network.ops[max(over.first, 0)]) or "outputs"
-        raise _GlbOverflow(over.first, _glb_too_small(where, arch, needed))
-
-
-def _glb_too_small(where: str, arch: Arch, needed: int) -> GlbTooSmall:
-    message = f"'{where}': glb.words = {arch.glb.words} is too small: {needed} would do"
-    what, help_ = "values and buffers do not fit", "an array with a larger GLB"
-    finding = Finding(what, where=where, resource="glb.words", value=needed, limit=arch.glb.words, help=help_)
-    return GlbTooSmall(message, needed, finding)
+        raise _GlbOverflow(over.first, glb_too_small(arch, "values and buffers", needed, where=where))

@@ -7,7 +7,7 @@ from itertools import chain
 from cnncc.arch.model import Arch
 from cnncc.mapping.mapping import Loop, Mapping, Stage
 from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.passes._scheduling.glb_words import glb_too_small
+from cnncc.passes._scheduling.glb_words import buffers_too_large
 from cnncc.passes._scheduling.numbered_nest import those_running
 
 MOST_WORDS = (1 << 16) - 1  # that a commit streams from one channel (a field's width)
@@ -36,4 +36,4 @@ def copy_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget) -> Mapping | 
             depth = sum(loop is not None for loop in running[: len(steps)])
             stages = tuple(Stage(operand, "glb", depth) for operand in sorted(budget.streamed))
             return Mapping(tuple(loop for loop in running if loop is not None), stages)
-    raise glb_too_small(arch, budget, len(budget.streamed))
+    raise buffers_too_large(arch, budget, len(budget.streamed))

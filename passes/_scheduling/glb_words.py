@@ -31,24 +31,29 @@ class StaysOut(Refusal):
         self.operand = operand
 
 
-def glb_too_small(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") -> GlbTooSmall:
-    """glb.words is too small. What lies there already and the smallest buffers would have room in the words it names.
+def buffers_too_large(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") -> GlbTooSmall:
+    """A layer's smallest buffers have `least` words, more than values leave free.
 
     smaller: what of a given mapping would make these smaller.
     """
     resident = arch.glb.words - budget.words
-    beside = f" and values of {resident} words" if resident else ""
-    what, need = f"buffers of {least} words{beside} do not fit", resident + least
+    beside = f" beside values of {resident} words" if resident else ""
+    return glb_too_small(arch, f"buffers of {least} words{beside}", resident + least, smaller)
+
+
+def glb_too_small(arch: Arch, content: str, words: int, smaller: str = "", where: str = "") -> GlbTooSmall:
+    """glb.words is too small for some content: so many words would do, or `smaller`."""
+    at, instead = f"'{where}': " if where else "", f"; or {smaller}" if smaller else ""
     return GlbTooSmall(
-        f"glb.words = {arch.glb.words} of {arch.name} is too small for buffers of {least} words beside values of "
-        f"{resident} words: {need} would do{f'; or {smaller}' if smaller else ''}",
-        need,
+        f"{at}glb.words = {arch.glb.words} of {arch.name} is too small for {content}: {words} would do{instead}",
+        words,
         Finding(
-            what,
+            f"{content} do not fit",
+            where=where,
             resource="glb.words",
-            value=need,
+            value=words,
             limit=arch.glb.words,
-            help=f"{smaller}{', or ' if smaller else ''}an array with glb.words of {need} or more",
+            help=f"{smaller}{', or ' if smaller else ''}an array with glb.words of {words} or more",
         ),
     )
 

@@ -25,8 +25,8 @@ from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.glb_words import (
     NOTHING_FITS,
     GlbTooSmall,
+    buffers_too_large,
     divides,
-    glb_too_small,
     glb_words,
     is_small,
     stage_sizes,
@@ -169,7 +169,7 @@ def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: Layer
         help_ = f"tof that divides {channels}"
         finding = Finding(what, resource="tof", value=tof, limit=channels, help=help_)
         raise GlbTooSmall(f"{what}: {help_}", arch.glb.words, finding)
-    raise glb_too_small(arch, budget, least, SMALLER)
+    raise buffers_too_large(arch, budget, least, SMALLER)
 
 
 def _candidates(shape: LayerShape, arch: Arch, given: LayerNumbers, budget: GlbBudget) -> Iterator[Mapping]:

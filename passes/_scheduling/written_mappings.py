@@ -29,8 +29,8 @@ from cnncc.passes._scheduling.glb_words import (
     NOTHING_FITS,
     GlbTooSmall,
     StaysOut,
+    buffers_too_large,
     divides,
-    glb_too_small,
     glb_words,
     is_small,
     moved_words,
@@ -90,7 +90,7 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
         what = f"its {' and '.join(streamed)} {moves} through the GLB image by image, and in equal blocks"
         finding = Finding(what, help=f"{help_}, tiles that divide the layer, or an array with a larger GLB")
         raise GlbTooSmall(finding.text, arch.glb.words, finding)
-    raise glb_too_small(arch, budget, least, "smaller tiles around it")
+    raise buffers_too_large(arch, budget, least, "smaller tiles around it")
 
 
 def kept_resident(shape: LayerShape, arch: Arch, written: MappingText) -> list[str]:
