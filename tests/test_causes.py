@@ -15,6 +15,7 @@ from cnncc.binary.counters import program_stats
 from cnncc.explore.array_grid import with_config
 from cnncc.machine.times import paths
 from cnncc.model import causes, timed_program
+from cnncc.model.timeline import TimelineMachine, idle_state
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,25 @@ def test_causes_have_the_same_names_everywhere() -> None:
     """The model repeats the names: it shares no code with the interpreter."""
     assert paths.CAUSES == timed_program.CAUSES == tuple(CAUSES)
     assert set(WORK) == set(causes._WORK)
+
+
+def test_paths_go_on_in_roots() -> None:
+    """The example of COST-13: weights come 8 cycles behind the sequencer's time, which is 11 behind the mark."""
+    ready, free = timed_program.Token(timed_program.WEIGHT_FULL), timed_program.Token(timed_program.WEIGHT_FREE)
+    load = timed_program.Task(timed_program.LOAD, 6, 2, (free,), (ready,), (("glb_port", 6),), "row_bus")
+    macro = timed_program.Task(timed_program.ARRAY, 3, 0, (ready,), (free,))
+    body, machine = (macro, timed_program.SequencerCycles(20), load), TimelineMachine.of(ARCH)
+    clock = causes.idle_timeline(machine, idle_state(machine))
+    clock.run([load, *body], timed_program.ALL, timed_program.ALL)
+    for _ in range(2):
+        before = clock.effect().state
+        assert before.tokens[ready.queue] == ((8, ("row_bus", 2, ("glb_port", 6, 1))),)
+        assert clock.roots[1].cycles == {"sequencer": 11}
+        stalls = clock.stalls
+        clock.run(body, timed_program.ALL, timed_program.ALL)
+        effect = clock.effect()
+        grown = {cause: cycles - stalls.get(cause, 0) for cause, cycles in effect.stalls.items() if cause != "fill"}
+        assert effect.state == before and grown == {"row_bus": 2, "glb_port": 6, "sequencer": 11}
 
 
 def test_conditions_of_inner_loops_matter_to_outer_ones() -> None:

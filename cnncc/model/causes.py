@@ -3,7 +3,7 @@
 A time is a `Point`: when, and the path to it, the latest piece first. Pieces are cycles with their cause, so a path
 says the same wherever a loop's iteration begins. A path ends at the *mark*, the end of the last macro-instruction or
 wait of the array, as nothing before is charged any more. Where the mark lies before an iteration, its paths go on in
-numbered *roots*, which are cycles by cause and no part of the state. docs/model.md says more.
+numbered *roots*, which are cycles by cause and no part of the state. COST-13 of docs/model.md has an example.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def _plus(cycles: Cycles, more: Cycles, times: int = 1) -> Cycles:
     return {cause: cycles.get(cause, 0) + times * more.get(cause, 0) for cause in {**cycles, **more}}
 
 
-def _behind(roots: Sequence[CauseRoot], root: CauseRoot) -> CauseRoot:
+def _prolonged(roots: Sequence[CauseRoot], root: CauseRoot) -> CauseRoot:
+    """A root with the cycles of its base, one of `roots`: it goes back as far as that one does."""
     if root.base < 0:
         return root
     base = roots[root.base]
@@ -87,6 +88,7 @@ def _behind(roots: Sequence[CauseRoot], root: CauseRoot) -> CauseRoot:
 
 
 def _after(point: Point, cause: str, cycles: int) -> Point:
+    """The point so many cycles later, for which the path has a piece more."""
     time, path = point
     # Pieces of one cause in a row are one: a path has one form, so that states recur.
     if isinstance(path, tuple) and path[0] == cause:
@@ -252,7 +254,7 @@ class CauseTimeline:
             time, path = time - count, rest
         # A mark at 0 lies before the state, or where it begins: its paths go on in the state's roots.
         if not self.mark and isinstance(path, int):
-            return _behind(self.roots, CauseRoot(path, "", cycles))
+            return _prolonged(self.roots, CauseRoot(path, "", cycles))
         return CauseRoot(-1, self.origin or self._origin(time, path), cycles)
 
     def _origin(self, time: int, path: Path) -> str:
@@ -318,40 +320,41 @@ class CauseTimeline:
         roots, step = self.roots, effect.roots
         if effect.opening:
             ending, root = effect.opening
-            self._charge(ending, _behind(roots, root))
+            self._charge(ending, _prolonged(roots, root))
             # The interval began before the first period. In later ones it begins in the period before, at its roots.
             if times > 1:
-                self._charge(ending, _behind(step, root), times - 1)
+                self._charge(ending, _prolonged(step, root), times - 1)
         self.stalls = _plus(self.stalls, effect.stalls, times)
         # The effect of 1, 2, 4, … periods on roots is `step`: log2 of `times` passes do (COST-13).
         while times:
             if times & 1:
-                roots = [_behind(roots, root) for root in step]
+                roots = [_prolonged(roots, root) for root in step]
             if times := times >> 1:
-                step = [_behind(step, root) for root in step]
+                step = [_prolonged(step, root) for root in step]
         self._load(effect.state, roots)
 
     def _state(self) -> CauseState:
         """The state now. The clock goes on from it: times count from now on, and paths end at its roots."""
         if self.at is None:
-            self.numbers, self.crossed = dict[tuple[int, str, int], int](), list[CauseRoot]()
+            self.numbers, self.new_roots = dict[tuple[int, str, int], int](), list[CauseRoot]()
             # The first root is that of the sequencer's own path: `_load` gives it number 0.
             if self.mark <= self.now[0]:
-                self._number(self.now)
+                self._root_number(self.now)
             starts, tokens = (
-                tuple([self._all_left(each) if each else () for each in some]) for some in (self.starts, self.tokens)
+                tuple([self._all_behind_now(each) if each else () for each in some])
+                for some in (self.starts, self.tokens)
             )
-            free, done = self._all_left(self.free), self._all_left(self.done)
+            free, done = self._all_behind_now(self.free), self._all_behind_now(self.done)
             self.since += self.now[0]
-            self._load(CauseState(starts, free, done, tokens, len(self.crossed)), self.crossed)
+            self._load(CauseState(starts, free, done, tokens, len(self.new_roots)), self.new_roots)
         assert self.at
         return self.at
 
-    def _all_left(self, points: Sequence[Point]) -> tuple[Point, ...]:
+    def _all_behind_now(self, points: Sequence[Point]) -> tuple[Point, ...]:
         now = self.now[0]
-        return tuple([_PAST if point[0] <= now else self._left(point) for point in points])
+        return tuple([_PAST if point[0] <= now else self._behind_now(point) for point in points])
 
-    def _left(self, point: Point) -> Point:
+    def _behind_now(self, point: Point) -> Point:
         """What of a path that ends after now lies behind now and the mark."""
         (time, path), now, mark = point, self.now[0], self.mark
         if time <= mark:
@@ -363,19 +366,19 @@ class CauseTimeline:
             cause, cycles, rest = path
             pieces.append((cause, min(cycles, since - limit)))
             crossing, since, path = (since, path), since - cycles, rest
-        left: Path = self._origin(since, path) if mark > now else self._number(crossing)
+        left: Path = self._origin(since, path) if mark > now else self._root_number(crossing)
         for cause, cycles in reversed(pieces):
             left = cause, cycles, left
         return time - now, left
 
-    def _number(self, point: Point) -> int:
+    def _root_number(self, point: Point) -> int:
         """The number of the root of a path whose piece that ends at a point comes to now, or beyond."""
         time, path = point
         # Paths are shared, never copied, and live as long as the points that they lead to. So one object is one path.
         key = (time - path[1], path[0], id(path[2])) if isinstance(path, tuple) else (time, "", id(path))
         if key not in self.numbers:
-            self.numbers[key] = len(self.crossed)
-            self.crossed.append(self._root(point, self.now[0]))
+            self.numbers[key] = len(self.new_roots)
+            self.new_roots.append(self._root(point, self.now[0]))
         return self.numbers[key]
 
 
