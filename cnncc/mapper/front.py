@@ -293,9 +293,7 @@ class _Front:
         """The tiles of a group, each with its cheapest plans, and with those that take fewer cycles."""
         form = members[0].combinations.form
         sizes = np.array([each.tile for each in members])
-        # A dimension in which all tiles are alike stays one number: arrays are smaller.
-        k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in sizes.T)
-        blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, k, h, w, c), cells)
+        blocks = Blocks(self.shape, self.arch, self.budget, Tiles.of_many(form, sizes), cells)
         compute = np.array([int(each.combinations.cycles[each.points].min()) for each in members])[:, None]
         costs = np.full((len(members), len(cells[0])), np.inf)
         cycles = np.zeros(costs.shape)

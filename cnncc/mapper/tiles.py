@@ -39,6 +39,12 @@ class Tiles(NamedTuple):
     spaces: int = 0
     uneven: str = ""
 
+    @classmethod
+    def of_many(cls, form: Form, each: Counts) -> Tiles:
+        """Several tiles (number, k h w c). A dimension in which all are alike stays one number: arrays are smaller."""
+        k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in each.T)
+        return cls(form, k, h, w, c)
+
     def adds_up(self, extent: Mapping[str, PerPlan | int]) -> dict[str, Flags | bool]:
         """For c, r and s: whether a loop in time over k, h or w runs inside the loop over the dimension.
 

@@ -52,9 +52,7 @@ class TransferBound:
             cells = some_of(cells, self._array(Blocks(shape, arch, budget, first, cells), compute.min()) < limit)
         if not len(cells[0]):
             return np.full(len(tiles), NEVER), cells, np.zeros((len(tiles), 0), np.bool_)
-        # A dimension in which all tiles are alike stays one number: arrays are smaller.
-        k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in tiles.T)
-        cycles = self.of_plans(Blocks(shape, arch, budget, Tiles(form, k, h, w, c), cells), compute[:, None])
+        cycles = self.of_plans(Blocks(shape, arch, budget, Tiles.of_many(form, tiles), cells), compute[:, None])
         return cycles.min(axis=1), cells, cycles < limit
 
     def of_plans(self, blocks: Blocks, compute: Counts | int) -> Counts:
