@@ -121,7 +121,7 @@ def _image_first(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
 
     Their order in one place is fixed: weights, ifmap.
     """
-    depths = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+    depths = mapping.file_depths
     outside = depth = depths["ifmap"]
     while outside and mapping.loops[outside - 1].on:
         outside -= 1

@@ -114,6 +114,11 @@ class Mapping:
         """The stages in the GLB, by operand."""
         return {stage.operand: stage for stage in self.stages if stage.memory == "glb"}
 
+    @property
+    def file_depths(self) -> dict[str, int]:
+        """The depths of the stages in register files, by operand."""
+        return {stage.operand: stage.depth for stage in self.stages if stage.memory == "rf"}
+
 
 def extents(sizes: Sizes, loops: Sequence[Loop]) -> tuple[int, ...]:
     """The extent of each loop: the step of the nearest loop over its dimension around it, or the size."""

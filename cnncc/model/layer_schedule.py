@@ -147,7 +147,7 @@ class ScheduleWalk:
         self.outer = self.nest.outer
         self.engines = Engines(plan.shape, arch)
         self.transfers = Transfers(mapping, self.engines, full, plan.apart)
-        self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+        self.rf = mapping.file_depths
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
         # LEGAL-3: a loop that steps through what PEs hold has a copy of its body for each iteration.

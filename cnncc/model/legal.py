@@ -55,7 +55,7 @@ def _steps_through_images(shape: LayerShape, mapping: Mapping) -> bool:
     """Whether every commit starts in the first image, and loops over n move the views of residual and output."""
     over = [(number, loop) for number, loop in enumerate(mapping.loops) if loop.dim == "n"]
     doubled = max((stage.depth for stage in mapping.glb_stages.values() if stage.buffers > 1), default=0)
-    held = min((stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("ifmap", "rf")), default=0)
+    held = mapping.file_depths.get("ifmap", 0)
     parts = [shape.sizes.n, *(loop.step for _, loop in over)]
     if any(loop.on or loop.keep or not doubled <= number < held for number, loop in over):
         return False
@@ -106,8 +106,7 @@ def has_tokens(mapping: Mapping) -> bool:
     - inside a loop over c, r or s loads say that its buffers are free: it has two, and no output is inside
     """
     staged = mapping.glb_stages
-    in_files = (stage for stage in mapping.stages if stage.memory == "rf" and stage.operand in staged)
-    if any(staged[stage.operand].depth > stage.depth for stage in in_files):
+    if any(staged[operand].depth > depth for operand, depth in mapping.file_depths.items() if operand in staged):
         return False
     ifmap, residual, output = (staged.get(operand) for operand in ("ifmap", "residual", "output"))
     beside = output or ifmap
@@ -148,9 +147,8 @@ def has_place_of_params(shape: LayerShape, mapping: Mapping) -> bool:
 def loads_are_even(shape: LayerShape, mapping: Mapping) -> bool:
     """Whether loads outside loops in space bring all PEs equal parts."""
     nest = Nest(shape, mapping)
-    depths = {stage.depth for stage in mapping.stages if stage.memory == "rf"}
     try:
-        for depth, dim in product(depths, DIMS):
+        for depth, dim in product(set(mapping.file_depths.values()), DIMS):
             nest.spread(dim, depth)
     except Refusal:
         return False

@@ -117,7 +117,7 @@ class _LayerWords:
         self.nest = Nest(shape, mapping, first)
         self.depth = len(self.nest.outer)
         self.glb = mapping.glb_stages
-        self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+        self.rf = mapping.file_depths
         self.passes = passes_columns(shape, arch, mapping.loops, mapping.stages)
         self.outputs = prod(self.sizes.of(dim) for dim in OUTPUT_DIMS)
 

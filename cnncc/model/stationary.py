@@ -102,7 +102,7 @@ def _side_by_side(shape: LayerShape, mapping: Mapping) -> set[str]:
 
 
 def _along_rows(shape: LayerShape, mapping: Mapping) -> bool:
-    depth = next((stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf")), None)
+    depth = mapping.file_depths.get("weight")
     within = () if depth is None else list(zip(mapping.loops, extents(shape.sizes, mapping.loops), strict=True))[depth:]
     return any(loop.dim == "w" and not loop.on and extent > loop.step for loop, extent in within)
 

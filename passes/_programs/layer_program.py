@@ -61,7 +61,7 @@ class ProgramWalk:
         loops = layer.mapping.loops
         self.outer = tuple(loop for loop in loops if not loop.keep)
         self.sets = rest_sets(layer.shape.sizes, loops, layer.shape.tiled_together)
-        self.rf = {stage.operand: stage.depth for stage in layer.mapping.stages if stage.memory == "rf"}
+        self.rf = layer.mapping.file_depths
         self._check_form()
         self.unrolled = self._unrolled()
         self.order = self._order()

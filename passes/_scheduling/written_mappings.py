@@ -147,8 +147,7 @@ def _candidates(shape: LayerShape, mapping: Mapping, budget: GlbBudget, given: S
             continue
         yield _mapping(loops, [Stage("weight", "glb", 0), *fixed, *mapping.stages])
         # NEST-3: in the GLB weights are staged outside the register files.
-        held = next(stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf"))
-        for depth, loop in enumerate(loops[:held]):
+        for depth, loop in enumerate(loops[: mapping.file_depths["weight"]]):
             if loop.dim in OF_WEIGHTS and not loop.on and is_one_slice(loops[: depth + 1]):
                 two = [2] if depth < blocks and not budget.streamed else []
                 for buffers in (*two, 1):
