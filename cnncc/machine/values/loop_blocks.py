@@ -28,7 +28,7 @@ from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask
 from cnncc.machine.values.loop_fetches import FetchedWords, WordReader, leading_fetches
 from cnncc.machine.values.loop_stores import IterationWrites, by_iteration, is_still, trailing_stores
-from cnncc.machine.values.memory import Memory, Place, ends, fill, overlap
+from cnncc.machine.values.memory import Memory, Place, fill, overlap, reach
 from cnncc.machine.values.regfile import Words
 from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.transfer_addresses import sides
@@ -182,8 +182,7 @@ def _mask(words: int, places: Sequence[Place]) -> Mask:
 
 def _reached(places: Sequence[Place]) -> Mask:
     """Of the words from the least to the greatest address of places those at them."""
-    reach = [ends(place) for place in places if place.size]
-    low, high = min((low for low, _ in reach), default=0), max((high for _, high in reach), default=-1)
+    low, high = reach(places)
     moved = [replace(at, start=at.start - low) if isinstance(at, Strided) else at - low for at in places]
     return _mask(high - low + 1, moved)
 

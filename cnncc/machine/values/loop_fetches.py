@@ -17,7 +17,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode
 from cnncc.machine.values.addresses import Descriptor, Index
 from cnncc.machine.values.delivery import Delivered
-from cnncc.machine.values.memory import Memory, Place, ends
+from cnncc.machine.values.memory import Memory, Place, ends, reach
 from cnncc.machine.values.regfile import Words
 
 WordReader = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
@@ -56,8 +56,7 @@ class FetchedWords:
         """The words that a transfer to `places`, one for each iteration, will reach. Raises OutOfRange."""
         for place in places:
             memory.check(place)
-        reach = [ends(place) for place in places if place.size]
-        low, high = min((low for low, _ in reach), default=0), max((high for _, high in reach), default=-1)
+        low, high = reach(places)
         return cls(side, low, memory.part(low, high + 1), [])
 
     def keep(self, memory: Memory) -> None:
@@ -66,8 +65,8 @@ class FetchedWords:
 
     def touches(self, places: Sequence[Place]) -> bool:
         """Whether one of the places may overlap the words."""
-        reach = (ends(place) for place in places if place.size)
-        return any(low < self.low + self.before.words and high >= self.low for low, high in reach)
+        each = (ends(place) for place in places if place.size)
+        return any(low < self.low + self.before.words and high >= self.low for low, high in each)
 
     def read(self, read: WordReader, register: int, iterations: range, loops: Sequence[Index]) -> Words:
         """The words that `read` finds by the descriptor in each iteration, along the first axis after the images'.

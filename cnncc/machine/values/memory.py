@@ -143,6 +143,12 @@ def ends(place: Place) -> tuple[int, int]:
     return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
 
 
+def reach(places: Iterable[Place]) -> tuple[int, int]:
+    """The least and the greatest address of some places; 0 and -1 if all are empty."""
+    each = [ends(place) for place in places if place.size]
+    return min((low for low, _ in each), default=0), max((high for _, high in each), default=-1)
+
+
 def overlap(places: Iterable[Place], others: Iterable[Place]) -> bool:
     """Whether one of the places may overlap one of the others: its least to its greatest address does."""
     one, other = ([ends(place) for place in each if place.size] for each in (places, others))
