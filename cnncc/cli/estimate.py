@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, compile_options, json_option, parallel_options, print_remarks
+from cnncc.cli.options import FILE, compile_options, given_options, json_option, parallel_options, print_remarks
 from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -76,7 +75,7 @@ def command(
     cnncc estimate net.onnx --front
     cnncc estimate net.onnx --arch tcpa-4x4 --parallel layers
     """
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    given = given_options(ctx)
     for output, (others, message) in ALONE.items():
         if output in given and others & given:
             raise click.UsageError(message)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from cnncc.frontend.input_shapes import Shapes, input_shape, shapes_of
 from cnncc.mapper.objective import MOST_SLACK, OBJECTIVES, SLACK
@@ -181,6 +182,11 @@ def print_remarks(compilation: Compilation, values: bool = True) -> None:
     """The remarks of a compilation on stderr. values: whether the command has to do with any."""
     for remark in compilation.remarks(values):
         click.echo(f"cnncc: {remark}", err=True)
+
+
+def given_options(ctx: click.Context) -> set[str]:
+    """The names of the options and arguments that stand on the command line."""
+    return {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def write_text(path: Path | None, text: str) -> None:

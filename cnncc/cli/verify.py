@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, Probability, compile_options, json_option, parallel_options, print_remarks
+from cnncc.cli.options import (
+    FILE,
+    Probability,
+    compile_options,
+    given_options,
+    json_option,
+    parallel_options,
+    print_remarks,
+)
 from cnncc.errors import Refusal, one_line
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -53,7 +60,7 @@ def command(
     Exit code 3 if a step changed a value, or if something is not proven; 4 if a layer errs by more, 1 below --min-sqnr
     (docs/verify.md, docs/proof.md).
     """
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    given = given_options(ctx)
     if prove:
         if unused := given & {"inputs", "images", "layers", "min_sqnr"}:
             option = min(unused).replace("_", "-").replace("inputs", "input")
