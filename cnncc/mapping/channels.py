@@ -37,6 +37,9 @@ class Region:
     row0: int = 0
     col0: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.cols} PEs from {self.row0},{self.col0} on"
+
     def meets(self, other: Region) -> bool:
         """Whether both have a PE in common.
 
@@ -250,8 +253,7 @@ def regions_problem(regions: Sequence[tuple[str, Region]]) -> str | None:
     """Which core has no PEs, or which two cores have one in common, by their labels; None if each has its own."""
     for number, (label, region) in enumerate(regions):
         if min(region.rows, region.cols) < 1 or min(region.row0, region.col0) < 0:
-            place = f"{region.rows} x {region.cols} PEs from {region.row0},{region.col0} on"
-            return f"core {label} has {place}: it has 1 row and 1 column or more, from 0,0 on (CHANNEL-1)"
+            return f"core {label} has {region}: it has 1 row and 1 column or more, from 0,0 on (CHANNEL-1)"
         for other_label, other in regions[:number]:
             if region.meets(other):
                 row, col = max(region.row0, other.row0), max(region.col0, other.col0)

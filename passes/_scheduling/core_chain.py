@@ -226,8 +226,7 @@ def regions_in_array_problem(regions: Sequence[tuple[str, Region]], arch: Arch) 
         )
     for label, region in regions:
         if region.row0 + region.rows > arch.rows or region.col0 + region.cols > arch.cols:
-            where = f"{region.rows} x {region.cols} PEs from {region.row0},{region.col0} on"
-            return f"core {label} has {where}, {arch.name} has {arch.rows} x {arch.cols} (CORE-1)"
+            return f"core {label} has {region}, {arch.name} has {arch.rows} x {arch.cols} (CORE-1)"
     if problem := regions_problem(regions):
         return problem
     for axis, count in _crowded(regions):
