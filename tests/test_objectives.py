@@ -189,7 +189,8 @@ def tasks() -> list[SearchTask]:
     """Layers with resident and streamed operands, strides, padding, and weights that do not fit."""
     shapes = [C2, convolution(32, 16, 14, 3), convolution(64, 64, 7, 1), convolution(24, 8, 16, 5, 2)]
     budgets = [GlbBudget(8192), GlbBudget(2048, STREAMED), GlbBudget(4096, frozenset({"output"}))]
-    return [SearchTask(shape, ARCH, budget) for shape, budget in product(shapes, budgets)]
+    effort = replace(USUAL, local_starts=1)  # what is said of fronts holds for those of any search
+    return [SearchTask(shape, ARCH, budget, effort=effort) for shape, budget in product(shapes, budgets)]
 
 
 @cache
@@ -398,12 +399,16 @@ def test_residents_that_cannot_win_are_given_up(preset: str, tmp_path: Path, mon
     arch, search, file = replace(arch, glb=replace(arch.glb, words=4096)), SearchTask.search, tmp_path / "small.toml"
     file.write_text(arch_text(arch))
     given = CompileOptions(str(file), batch=1, calibrate=CALIBRATION, objective="energy")
-    searches, networks = Counter[bool](), list[object]()
+    searches, networks, found = Counter[bool](), list[object](), dict[SearchTask, Result | None]()
     for is_given_up in (True, False):
 
-        def counted(task: SearchTask, is_given_up: bool = is_given_up) -> Result | None:
+        def counted(
+            task: SearchTask, fastest: Result | None = None, *, is_given_up: bool = is_given_up
+        ) -> Result | None:
             searches[is_given_up] += 1
-            return search(task)
+            if task not in found:
+                found[task] = search(task, fastest)
+            return found[task]
 
         forget()
         with monkeypatch.context() as patch:
