@@ -129,6 +129,11 @@ def instructions_of(module: ModuleOp) -> Sequence[Node]:
 def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> tuple[np.ndarray, Cycles]:
     """What the words of a module compute, in how many cycles."""
     tree = instructions_of(module)
+    return result_of(tree, case, module, ctx, arch), simulate(tree, arch).cycles
+
+
+def result_of(tree: Sequence[Node], case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> np.ndarray:
+    """What the program of a module computes."""
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp) and op.record.data.memory == "dram"]
     arrays = {op.sym_name.data: constant_array(op, ctx.weights) for op in module.ops if isinstance(op, GlobalOp)}
     dram = Memory("dram", max(t.at + t.words for t in tensors), 1)
@@ -138,8 +143,7 @@ def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: 
             dram.write(np.arange(tensor.at, tensor.at + tensor.words), words.reshape(1, -1))
     Interpreter(arch, dram, lambda segment, memory: None).run(tree)
     output = next(tensor for tensor in tensors if tensor.role == "output")
-    result = dram.read(np.arange(output.at, output.at + output.words)).reshape(output.shape)
-    return result, simulate(tree, arch).cycles
+    return dram.read(np.arange(output.at, output.at + output.words)).reshape(output.shape)
 
 
 def check(case: Case, folder: Path, schedule: str | None = None, dataflow: str = "os") -> Mapping:

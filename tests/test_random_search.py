@@ -14,7 +14,7 @@ from conv_grid_cases import Case as Layer
 from examples import SEED, examples
 from nest_cases import layer_of
 from random_search import Case, Draft, Row, anneal, case_of, summary
-from test_conv_grid import instructions_of, lowered, result_and_cycles, unmapped
+from test_conv_grid import instructions_of, lowered, result_of, unmapped
 from test_dataflows import arch_toml
 
 from cnncc.arch.model import load_arch
@@ -63,10 +63,10 @@ def check(layer: Layer, case: Case, mapping: Mapping, folder: Path) -> None:
     op.mapping, plan = MappingAttr(mapping), replace(plan_of(op), mapping=mapping)
     (folder / "array.toml").write_text(arch_toml(case.arch))
     lowered(module, ctx, str(folder / "array.toml"), is_verified=False)
-    values, _ = result_and_cycles(layer, module, ctx, case.arch)
-    assert np.array_equal(values, layer.expected)
+    tree = instructions_of(module)
+    assert np.array_equal(result_of(tree, layer, module, ctx, case.arch), layer.expected)
     layers = [(op.record.data.label, op.record.data.first) for op in module.ops if isinstance(op, LayerOp)]
-    timed = simulate(instructions_of(module), case.arch, layers)
+    timed = simulate(tree, case.arch, layers)
     assert timed.layers["layer"].total == layer_cycles(plan, case.arch)
 
 
