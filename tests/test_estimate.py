@@ -304,6 +304,7 @@ def test_estimate_refuses(tmp_path: Path) -> None:
         ([layer | {"window": layer["window"] | {"group": 1000}}], "6 channels of 1000 groups, 1 of them shuffled"),
         ([layer | {"window": layer["window"] | {"stride": [10**400, 1]}}], "a number of 1,099,511,627,776 or more"),
         ([layer | {"sizes": layer["sizes"] | {"h": 10**9}}], "1,000,000,000 indices, the limit is 16,777,216"),
+        ([layer | {"prefetched": ["x"]}], "x is prefetched: params and weight may be"),
         ([alone | {"kind": "min"}], "no layer is of kind 'min': they are mac, max, add, copy"),
         ([alone | {"mapping": "params@glb > weight@glb > k > h > w > c > r > s"}], "a mapping without ifmap@rf"),
         ([alone | {"mapping": "params@glb > weight@glb > ifmap@rf > {k > h > w > c > r > s}"}], "without weight@rf"),

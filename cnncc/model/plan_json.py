@@ -14,7 +14,7 @@ from cnncc.mapping.text import parse, text
 from cnncc.model.cores_plan import ChannelPlan, CoresPlan
 from cnncc.model.cores_plan import problem as cores_problem
 from cnncc.model.group_schedule import GroupPlan, group_plan
-from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.legal import has_place_of_params, has_tokens
 from cnncc.model.program_schedule import CopyPart, HostPart, Part
@@ -201,8 +201,10 @@ def _layer(entry: Json) -> LayerPlan:
     operands = shape.operands(residual)
     if problem := mapping_problem(mapping, sizes, operands) or _lacking_stage(shape.kind, mapping, operands):
         raise Refusal(problem)
-    flags = residual, frozenset(map(str, entry["prefetched"])), bool(entry["apart"])
-    return LayerPlan(str(entry["layer"]), shape, mapping, *flags)
+    prefetched = frozenset(map(str, entry["prefetched"]))
+    if unknown := sorted(prefetched - PREFETCHED):
+        raise Refusal(f"{unknown[0]} is prefetched: {' and '.join(sorted(PREFETCHED))} may be")
+    return LayerPlan(str(entry["layer"]), shape, mapping, residual, prefetched, bool(entry["apart"]))
 
 
 def _lacking_stage(kind: str, mapping: Mapping, operands: Set[str]) -> str | None:
