@@ -88,7 +88,8 @@ class CnnLegalizePass(ModulePass):
                 _copy_slice(candidate, labels)
         for candidate in list(op.walk()):
             if isinstance(candidate, ConcatOp):
-                _join_slices(candidate, labels)
+                if candidate.interleaved is None:  # channels of slices that follow each other would not interleave
+                    _join_slices(candidate, labels)
                 _place_operands(candidate, placed, labels)
 
 

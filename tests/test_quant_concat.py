@@ -149,6 +149,14 @@ CASES = {
         {"w3": normal(3, 3, 3, 3), "w4": normal(4, 3, 3, 3), **THIRDS_SHAPES,
          "one": np.array([1]), "four": np.array([4]), "axis": np.array([1])},
     ),
+    "shuffle of slices that follow each other": (
+        [
+            same("l", "w8"), node("Slice", ["l", "zero", "four", "axis"], ["p"]),
+            node("Slice", ["l", "four", "eight", "axis"], ["q"]), concat(["p", "q"], "c"), *HALVES,
+        ],
+        {"w8": normal(8, 3, 1, 1), **HALVES_SHAPES, **{name: np.array([number]) for name, number in
+                                                       (("zero", 0), ("four", 4), ("eight", 8), ("axis", 1))}},
+    ),
     "shuffles of an input, a sum and a pool": (
         [
             concat(["x", "x"], "i"), node("MaxPool", ["i"], ["c"], kernel_shape=[3, 3], pads=[1] * 4), *SHUFFLED,
