@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import SAMPLES, done, refused
+from cli_cases import SAMPLES, done, noise, refused, save
 from examples import SEED, examples
+from frontend_models import model
 from group_cases import PRESETS, Chain, random_chain, tensor, turn
 from test_group_programs import REFUSED, checked, claim_of, program_of, raced
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType, i64
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.binary.container import load
 from cnncc.binary.isa_module import binary_to_module
@@ -197,6 +199,48 @@ def test_the_order_of_joined_strips_counts() -> None:
     (join,) = ops(module, JoinOp)
     join.operands = [join.operands[1], join.operands[0], join.operands[2]]
     assert not np.array_equal(computed(ctx, module, block()), block().result())
+
+
+def test_strips_may_be_joined_in_two_steps() -> None:
+    """The columns of a join are those of the one that it is joined into. Only IR that is written by hand has this."""
+    chain = block()
+    wanted = mapped(chain, "spatial-4x4", ALL)
+    (join,) = ops(wanted.module, JoinOp)
+    first, second, third = join.operands
+    images, channels, rows, _ = join.result.type.get_shape()
+    cols = first.type.get_shape()[3] + second.type.get_shape()[3]
+    kind = TensorType(join.result.type.element_type, [images, channels, rows, cols])
+    inner = JoinOp.create(operands=[first, second], result_types=[kind], properties={"label": StringAttr("two")})
+    Rewriter.insert_op(inner, InsertPoint.before(join))
+    join.operands = [inner.result, third]
+    checked(wanted, chain)
+
+
+@pytest.mark.parametrize("columns", [0, 3, 4])
+def test_strips_of_channels_that_are_interleaved(columns: int, tmp_path: Path) -> None:
+    """The last layer of a group gives every second channel of a shuffled concatenation, strip by strip."""
+    text = """g (float[1, 4, 8, 9] x) => (float[1, 8, 8, 9] y) {
+        a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, v)
+        b = Conv <kernel_shape = [1, 1]> (a, w)
+        d = Conv <kernel_shape = [1, 1]> (x, w)
+        c = Concat <axis = 1> (d, b)
+        e = Reshape (c, five)
+        f = Transpose <perm = [0, 2, 1, 3, 4]> (e)
+        s = Reshape (f, four)
+        y = MaxPool <kernel_shape = [1, 1]> (s)
+    }"""
+    sizes = {"five": np.array([1, 2, 4, 8, 9]), "four": np.array([1, 8, 8, 9])}
+    network = model(text, v=noise(1, 4, 4, 3, 3), w=noise(2, 4, 4, 1, 1), **sizes)
+    for node in network.graph.node:
+        node.name = node.output[0]
+    path, schedule = save(network, tmp_path / "net.onnx"), tmp_path / "strips.toml"
+    strips = f"columns = {columns}\n" if columns else ""
+    schedule.write_text(f'[[group]]\nlayers = ["a", "b"]\nrows = 2\n{strips}')
+    given = ("--arch", "spatial-4x4", "--schedule", schedule)
+    done("verify", path, *given, "--images", 2)
+    done("verify", path, *given, "--prove")
+    done("compile", path, *given, "-o", tmp_path / "net.cnb")
+    done("estimate", tmp_path / "net.cnb", "--check-counters")
 
 
 @pytest.mark.parametrize(("arch", "streamed"), [("spatial-4x4", False), ("spatial-8x8", True)])

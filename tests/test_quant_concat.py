@@ -470,7 +470,7 @@ READ_E = '%f = cnn.pool "max" %e window <kernel = [1, 1]> label "f" : {0} -> {0}
         (f"{INTERLEAVED} %e = cnn.reshape %a label \"e\" : {PART} -> {OTHER} {READ_E.format(OTHER)}", f"%f : {OTHER}",
          "tensor a.glb is interleaved with others in c.glb: no slice or reshape of it is read"),
         (f"{OF_OTHER_ROWS} {WITHOUT_A}", f"%c : {TWO}", "'c' interleaves the channels of a reshape"),
-        (NESTED, "%e : tensor<2x8x4x3xi16>", "concatenation c.glb is interleaved with others"),
+        (NESTED, "%e : tensor<2x8x4x3xi16>", "concatenation c.glb is a part whose channels lie apart"),
         (OF_A_SUM, f"%c : {TWO}", "layer a: channels that are interleaved with others do not stream past the array"),
     ],
 )  # fmt: skip

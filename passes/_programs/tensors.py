@@ -285,17 +285,18 @@ class ArrayTensors:
             if part := self.parts.get(value):
                 owner = part.whole.owner
                 assert isinstance(owner, ConcatOp | JoinOp)
-                whole = self.place(memory, part.whole, owner.label.data if owner.label else "joined")
-                image = part.image or self.declared[whole].image or prod(shape(part.whole.type)[1:])
-                plane = part.plane
-                if apart := self.declared[whole].plane:  # the whole is interleaved with others itself
-                    if isinstance(owner, ConcatOp):
-                        raise Refusal(
-                            f"concatenation {whole} is interleaved with others; cnn-legalize copies such parts"
-                        )
-                    plane = apart
-                places = {"offset": part.offset, "image": image, "plane": plane, "pitch": part.pitch}
-                tensor = replace(tensor, part_of=whole, **places)
+                whole = self.declared[self.place(memory, part.whole, owner.label.data if owner.label else "joined")]
+                if whole.plane and isinstance(owner, ConcatOp):
+                    raise Refusal(
+                        f"concatenation {whole.name} is a part whose channels lie apart; cnn-legalize copies such parts"
+                    )
+                places = {
+                    "offset": part.offset,
+                    "image": part.image or whole.image or prod(shape(part.whole.type)[1:]),
+                    "plane": whole.plane or part.plane,  # of a whole that is a part itself
+                    "pitch": whole.pitch or part.pitch,
+                }
+                tensor = replace(tensor, part_of=whole.name, **places)
             self.places[memory, value] = self.declare(tensor)
         return self.places[memory, value]
 
