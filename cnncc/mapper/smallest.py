@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import count, product
+from itertools import product
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -43,50 +43,22 @@ def may_have_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow:
 
 def smallest(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "") -> Small | None:
     """The mapping with the fewest words, in a budget of any size; None if the forms with this name have none."""
-    return _smallest(shape, arch, _of_any_size(budget), dataflow)
-
-
-def _of_any_size(budget: GlbBudget) -> GlbBudget:
-    """Neither words nor `tight` change these mappings: all budgets share what is kept."""
-    return replace(budget, words=0, tight=True)
+    # Neither words nor `tight` change these mappings: all budgets share what is kept.
+    return _smallest(shape, arch, replace(budget, words=0, tight=True), dataflow)
 
 
 @lru_cache(maxsize=4096)
 def _smallest(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str) -> Small | None:
-    small = sorted(_every(shape, arch, budget, dataflow), key=lambda each: each.words)
+    small = sorted(_small(shape, arch, budget, dataflow), key=lambda each: each.words)
     return next((each for each in small if can_run(shape, arch, each.mapping, budget.residual)), None)
 
 
-class Mappings:
-    """The mappings of a layer, listed as far as any look at them went."""
-
-    def __init__(self, unlisted: Iterator[Small]) -> None:
-        self._listed, self._unlisted = list[Small](), unlisted
-
-    def __iter__(self) -> Iterator[Small]:
-        for at in count():
-            if at == len(self._listed):
-                if (more := next(self._unlisted, None)) is None:
-                    return
-                self._listed.append(more)
-            yield self._listed[at]
-
-
-def _small(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str) -> Mappings:
-    return _every(shape, arch, _of_any_size(budget), dataflow)
-
-
-@lru_cache(maxsize=16)  # the budgets of a layer are looked at one after the other; each layer has hundreds of mappings
-def _every(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str) -> Mappings:
-    return Mappings(_unlisted(shape, arch, budget, dataflow))
-
-
-def _unlisted(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str) -> Iterator[Small]:
+def _small(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str) -> Iterator[Small]:
     """All of them, each once. Some are illegal."""
     seen = set[Mapping]()
     for form in forms_of(shape, dataflow):
         at = Point(form, (1, 1, 1, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1))
-        for plan in _plans(shape, budget, form):
+        for plan in _plans(shape, replace(budget, tight=True), form):
             mapping = mapping_of(shape, arch, at, plan)
             if mapping not in seen:
                 seen.add(mapping)
@@ -101,7 +73,8 @@ def _plans(shape: LayerShape, budget: GlbBudget, form: Form) -> Iterator[BlockPl
     sizes = [sorted({1, extent}) if dim in cut else [extent] for dim, extent in extents.items()]
     slices = (False, True) if form.order.startswith("c") and "ifmap" in budget.streamed else (False,)
     for (place, params), (k, h, w) in product(_places(shape, budget, form), product(*sizes)):
-        for k_outside, sliced in product((True, False)[: 1 + (k < extents["k"])], slices):
+        orders = (True, False) if k < extents["k"] else (True,)  # of one block of k both orders are the same mapping
+        for k_outside, sliced in product(orders, slices):
             buffers = tuple((operand, 1 + (sliced and operand == "ifmap")) for operand in sorted(budget.streamed))
             yield BlockPlan(k, h, w, k_outside, place, 1, buffers, sliced, params)
 
@@ -113,6 +86,6 @@ def _places(shape: LayerShape, budget: GlbBudget, form: Form) -> Iterator[tuple[
         return
     before, inside = form.order.split("|")
     loops = before.partition("r")[0] + "c" * inside.startswith("c")
-    for many in range(len(loops) + 1):
-        with_params = not budget.streamed and shape.shuffle == 1 and "c" not in loops[:many]
-        yield from product([StagePlace.IN_BLOCK + many], (False, True)[: 1 + with_params])
+    for count in range(len(loops) + 1):
+        with_params = not budget.streamed and shape.shuffle == 1 and "c" not in loops[:count]
+        yield from product([StagePlace.IN_BLOCK + count], (False, True)[: 1 + with_params])
