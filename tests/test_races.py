@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from examples import examples
-from glb_races import NAMES, Accesses, dram_of
+from glb_races import dram_of
 from glb_races import races as timed_races
-from plain_machine import PlainMachine, PlainTrap
 from test_conv_groups import array_file
 from test_glb_buffers import CONV, MAPPINGS, compiled
-from test_machine_values import Writer, contents, random_arch, with_pong
 
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import load_arch
 from cnncc.isa.assembly import assemble
-from cnncc.isa.table import Instruction
 from cnncc.machine.accesses import AccessWalk
 from cnncc.machine.program import build_tree
 from cnncc.machine.races import races
@@ -159,46 +151,3 @@ def test_compact_places() -> None:
 
 def words(place: Place) -> list[int]:
     return (place.listed() if isinstance(place, Strided) else place).ravel().tolist()
-
-
-class OneByOne(PlainMachine):
-    """A plain machine that notes each word of the GLB that an instruction of an engine reads or writes."""
-
-    def __init__(self, arch: Arch, dram: list[int]) -> None:
-        super().__init__(arch, dram)
-        self.log: list[tuple[Instruction, set[int], set[int]]] = []
-        for name in NAMES:
-            setattr(self, f"do_{name}", partial(self.noted, getattr(self, f"do_{name}")))
-
-    def noted(self, rule: Callable[[Instruction], None], inst: Instruction) -> None:
-        self.log.append((inst, set(), set()))
-        rule(inst)
-
-    def read_glb(self, address: int) -> int:
-        self.log[-1][1].add(address)
-        return super().read_glb(address)
-
-    def write_glb(self, address: int, word: int) -> None:
-        self.log[-1][2].add(address)
-        super().write_glb(address, word)
-
-
-def test_words_that_are_found_at_once_are_those_one_by_one() -> None:
-    """Of random programs, those that run: with borders, rings, sets cut short, partial sums and residuals."""
-    seen, residuals = Counter[str](), 0
-    for seed in range(examples(60)):
-        drawn = random.Random(seed)
-        arch = with_pong(drawn, random_arch(drawn))
-        program = Writer(drawn, arch).write()
-        dram = contents(drawn, 1, arch.operand_bits)[0].tolist()
-        single, together = OneByOne(arch, dram.copy()), Accesses(arch, dram)
-        try:
-            single.run(program)
-        except PlainTrap:
-            continue
-        together.run(program)
-        for (inst, reads, writes), (other, read, written) in zip(single.log, together.log, strict=True):
-            assert inst is other and reads == {*read.tolist()} and writes == {*written.tolist()}, (seed, inst)
-            seen.update([inst.spec.name] * bool(reads or writes))
-            residuals += inst.spec.name == "commit" and len(reads) > 0
-    assert min(seen[name] for name in ("dma", "load", "commit")) > 40 and residuals > 20
