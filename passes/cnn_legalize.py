@@ -64,7 +64,8 @@ class CnnLegalizePass(ModulePass):
         %2 = cnn.concat %0, %1 label "cat"            ->   %3 = cnn.concat %0, %1 interleaved label "s"
         %3 = cnn.shuffle %2 groups 2 label "s"
 
-    Slices that follow each other in a value and among these operands are one operand, which may be the whole value.
+    Slices that follow each other in a value and among these operands are one operand, which may be the whole value;
+    but not where channels interleave.
     """
 
     name = "cnn-legalize"
