@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringA
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
-from xdsl.rewriter import InsertPoint
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.context import weights_of
 from cnncc.dialects.cnn import shape
@@ -328,8 +328,12 @@ class OnnxFoldQdqPass(ModulePass):
         if any(node.domain is not None and node.domain.data == MICROSOFT for node in nodes):
             _import_microsoft(op)
         for node in nodes:
-            if node.is_op("DequantizeLinear") and any(result.uses for result in node.results):
+            if not node.is_op("DequantizeLinear"):
+                continue
+            if any(result.uses for result in node.results):
                 fold_node(node, op, store)
+            else:  # Its reader would not be the only one of the codes.
+                Rewriter.erase_op(node)
 
 
 def _import_microsoft(module: ModuleOp) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 import numpy as np
 from xdsl.context import Context
@@ -14,9 +15,14 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 
 from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, constant_operand, replace_constant
-from cnncc.passes._onnx.normalisation import constant_f32
+from cnncc.frontend.microsoft_ops import MICROSOFT
+from cnncc.passes._onnx.layers import StaysOnHost
+from cnncc.passes._onnx.quantised_layers import Codes, DequantizeLayer, QuantizeLayer, read_any_layer
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
+
+# Matrix products, and which operand is the weights.
+PRODUCTS = {("", "Gemm"): 1, ("", "MatMul"): 1, ("", "QLinearMatMul"): 3, (MICROSOFT, "QGemm"): 3}
 
 
 @dataclass(frozen=True)
@@ -25,23 +31,33 @@ class _Fold(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
-        if not op.is_op("Gemm", "MatMul") or op.int_attr("transA", 0):
+        index = PRODUCTS.get((op.domain.data if op.domain else "", op.op_type.data))
+        if index is None or op.int_attr("transA", 0):
             return
-        row = _only_read(op.operand(0), "Flatten", "Reshape")
-        turned = _only_read(row.operand(0), "Transpose") if row and self.keeps_images(row) else None
-        weights = constant_f32(op.operand(1), self.store)
+        row = self.row(op.operand(0))
+        turned = self.turned(row, op.operand(0)) if row else None
+        weights = constant_operand(op.operand(index), self.store)
         if row is None or turned is None or weights is None or weights.ndim != 2:
             return
         sizes, order = static_shape(turned.operands[0]), turned.ints_attr("perm", ())
         if not sizes or not order or order[0] != 0 or static_shape(row.results[0]) != (sizes[0], prod(sizes[1:])):
             return
-        axis = op.int_attr("transB", 0) if op.is_op("Gemm") else 0
+        axis = op.int_attr("transB", 0)
         # The number, in the image, of each word of the row.
         numbers = np.arange(prod(sizes[1:])).reshape(sizes[1:]).transpose([at - 1 for at in order[1:]]).ravel()
-        replace_constant(op, 1, np.take(weights, np.argsort(numbers), axis), self.store)
-        row.operands[0] = turned.operands[0]
+        replace_constant(op, index, np.take(weights, np.argsort(numbers), axis), self.store)
+        value, row.operands[0] = row.operands[0], turned.operands[0]
         rewriter.notify_op_modified(op)
-        rewriter.erase(turned)
+        while value is not row.operands[0]:
+            dead = cast("NodeOp", value.owner)
+            value = dead.operands[0]
+            rewriter.erase(dead)
+
+    def row(self, value: SSAValue | None) -> NodeOp | None:
+        """The node that makes rows of images, of which `value` is the result, or its codes of one scale."""
+        quantised = _only_read(value, "QuantizeLinear")
+        row = _only_read(quantised.operand(0) if quantised and self.codes(quantised) else value, "Flatten", "Reshape")
+        return row if row and self.keeps_images(row) else None
 
     def keeps_images(self, row: NodeOp) -> bool:
         """Whether the result has the same shape for an image of other sides: a Reshape may copy one of them (a 0)."""
@@ -49,6 +65,25 @@ class _Fold(RewritePattern):
             return row.int_attr("axis", 1) == 1
         dims = constant_operand(row.operand(1), self.store)
         return dims is not None and dims.size == 2 and bool(dims.flat[1])
+
+    def turned(self, row: NodeOp, read: SSAValue) -> NodeOp | None:
+        """The Transpose of which `row` makes rows, where the product reads `read`."""
+        value, back = row.operand(0), _only_read(row.operand(0), "DequantizeLinear")
+        first = _only_read(back.operand(0), "QuantizeLinear") if back else None
+        if back and first and row.results[0] is not read:
+            codes = {self.codes(node) for node in (first, back, cast("NodeOp", read.owner))}
+            # To quantise again to the same codes changes nothing: the first time may be left out.
+            value = first.operand(0) if len(codes) == 1 else value
+        return _only_read(value, "Transpose")
+
+    def codes(self, node: NodeOp) -> Codes | None:
+        """What a QuantizeLinear or DequantizeLinear writes or reads; None if it has several scales."""
+        try:
+            layer = read_any_layer(node, self.store)
+        except StaysOnHost:
+            return None
+        assert isinstance(layer, QuantizeLayer | DequantizeLayer)
+        return layer.y if isinstance(layer, QuantizeLayer) else layer.x
 
 
 def _only_read(value: SSAValue | None, *op_types: str) -> NodeOp | None:
@@ -68,7 +103,9 @@ class OnnxFoldTransposePass(ModulePass):
         %1 = onnx.node "Flatten"(%0)                            %1 = onnx.node "Flatten"(%x)
         %2 = onnx.node "MatMul"(%1, %w)                   ->    %2 = onnx.node "MatMul"(%1, %w')
 
-    The Transpose stays if anything else reads it or the row, if images move, or if the weights are no f32 constant.
+    QLinearMatMul and QGemm are such products of codes. Between a Transpose and a row in floats may be a QuantizeLinear
+    and a DequantizeLinear, of the codes that the product reads. The Transpose stays if anything else reads it or the
+    row, if images move, or if the weights are no constant.
     """
 
     name = "onnx-fold-transpose"

@@ -445,6 +445,50 @@ def test_frontend_pass_fold_transpose(row: str, product: str, kept: list[str], t
     assert op_types(module) == [*kept, row.split()[0], product.split()[0]]
 
 
+STEPS = "c = QuantizeLinear (t, s, z) d = DequantizeLinear (c, s, z)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ("r = Flatten (t) q = QuantizeLinear (r, s, z)", "Flatten QuantizeLinear"),
+        (f"{STEPS} r = Reshape (d, rows) q = QuantizeLinear (r, s, z)", "Reshape QuantizeLinear"),
+        ("c = QuantizeLinear (x, s, z) u = Transpose <perm = [0, 2, 3, 1]> (c) q = Flatten (u)",
+         "QuantizeLinear Flatten"),
+        # other codes in between, read as others, a scale for each word, another reader
+        (f"{STEPS} r = Flatten (d) q = QuantizeLinear (r, p, z)",
+         "Transpose QuantizeLinear DequantizeLinear Flatten QuantizeLinear"),
+        ("c = QuantizeLinear (t, s, z) d = DequantizeLinear (c, p, z) r = Flatten (d) q = QuantizeLinear (r, s, z)",
+         "Transpose QuantizeLinear DequantizeLinear Flatten QuantizeLinear"),
+        ("r = Flatten (t) q = QuantizeLinear <axis = 1> (r, ps, zs)", "Transpose Flatten QuantizeLinear"),
+        (f"{STEPS} r = Flatten (d) q = QuantizeLinear (r, s, z) o = Identity (c)",
+         "Transpose QuantizeLinear DequantizeLinear Flatten QuantizeLinear Identity"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("product", "weights"),
+    [("QLinearMatMul", "w, vs, vz, ys, z"), ("com.microsoft.QGemm <transB = 1>", "v, vs, vz, , ys, z")],
+)
+def test_frontend_pass_fold_transpose_of_codes(
+    product: str, weights: str, rows: str, kept: str, tmp_path: Path
+) -> None:
+    turned = "" if "u =" in rows else "t = Transpose <perm = [0, 2, 3, 1]> (x)"
+    nodes = f"{turned} {rows} y = {product} (q, p, z, {weights})"
+    bytes_ = RNG.integers(-128, 128, (60, 7)).astype(np.int8)
+    known = {
+        "rows": np.int64([-1, 60]), "w": bytes_, "v": bytes_.T.copy(),
+        "z": np.uint8(120), "zs": np.full(60, 120, np.uint8),
+        "s": np.float32(0.02), "p": np.float32(0.03), "ps": RNG.uniform(0.01, 0.03, 60).astype(np.float32),
+        "vs": RNG.uniform(0.01, 0.03, 7).astype(np.float32), "vz": np.arange(7, dtype=np.int8), "ys": np.float32(0.3),
+    }  # fmt: skip
+    arrays = {name: array for name, array in known.items() if name in re.findall(r"\w+", nodes)}
+    outputs = "uint8[2, 7] y" + (", uint8[P, Q, R, S] o" if "o =" in rows else "")
+    text = f"g (float[2, 3, 5, 4] x) => ({outputs}) {{ {nodes} }}"
+    proto = model(text, 13, ("com.microsoft",), **arrays)
+    module = rewritten(proto, tmp_path, OnnxFoldTransposePass())
+    assert op_types(module) == [*kept.split(), re.findall(r"\w+", product.removeprefix("com.microsoft."))[0]]
+
+
 @pytest.mark.parametrize(
     "pool, folded",
     [

@@ -29,6 +29,22 @@ func.func @main(%x: tensor<1x2x1x3xf32>) {
   %t = onnx.node "Flatten"(%c) : (tensor<1x1x3x2xf32>) -> tensor<1x6xf32>
   %C = onnx.node "MatMul" name "C"(%t, %w) : (tensor<1x6xf32>, tensor<6x1xf32>) -> tensor<1x1xf32>
   %D = onnx.node "Relu" (%t) : (tensor<1x6xf32>) -> tensor<1x6xf32>
+
+  // A product of codes, with the same codes between the Transpose and the row.
+  // CHECK: %u = onnx.node "Flatten"(%x)
+  // CHECK: %[[Q:.*]] = onnx.node "QuantizeLinear" name "q"(%u, %step, %zero)
+  // CHECK: %[[W:.*]] = weights.constant : tensor<6x1xi8> = #weights.ref
+  // CHECK: onnx.node "QLinearMatMul"(%[[Q]], %step, %zero, %[[W]], %step, %zero, %step, %zero)
+  %step = weights.constant : tensor<f32> = dense<0.5> : tensor<f32>
+  %zero = weights.constant : tensor<i8> = dense<3> : tensor<i8>
+  %k = weights.constant : tensor<6x1xi8> = dense<[[0], [1], [2], [3], [4], [5]]> : tensor<6x1xi8>
+  %d = onnx.node "Transpose" (%x) {perm = array<i64: 0, 2, 3, 1>} : (tensor<1x2x1x3xf32>) -> tensor<1x1x3x2xf32>
+  %e = onnx.node "QuantizeLinear"(%d, %step, %zero) : (tensor<1x1x3x2xf32>, tensor<f32>, tensor<i8>) -> tensor<1x1x3x2xi8>
+  %f = onnx.node "DequantizeLinear"(%e, %step, %zero) : (tensor<1x1x3x2xi8>, tensor<f32>, tensor<i8>) -> tensor<1x1x3x2xf32>
+  %u = onnx.node "Flatten"(%f) : (tensor<1x1x3x2xf32>) -> tensor<1x6xf32>
+  %q = onnx.node "QuantizeLinear" name "q"(%u, %step, %zero) : (tensor<1x6xf32>, tensor<f32>, tensor<i8>) -> tensor<1x6xi8>
+  %E = onnx.node "QLinearMatMul"(%q, %step, %zero, %k, %step, %zero, %step, %zero) :
+      (tensor<1x6xi8>, tensor<f32>, tensor<i8>, tensor<6x1xi8>, tensor<f32>, tensor<i8>, tensor<f32>, tensor<i8>) -> tensor<1x1xi8>
   func.return
 }
 }
