@@ -66,12 +66,13 @@ class _Fold(RewritePattern):
         dims = constant_operand(row.operand(1), self.store)
         return dims is not None and dims.size == 2 and bool(dims.flat[1])
 
-    def turned(self, row: NodeOp, read: SSAValue) -> NodeOp | None:
+    def turned(self, row: NodeOp, read: SSAValue | None) -> NodeOp | None:
         """The Transpose of which `row` makes rows, where the product reads `read`."""
-        value, back = row.operand(0), _only_read(row.operand(0), "DequantizeLinear")
+        value, again = row.operand(0), _only_read(read, "QuantizeLinear")
+        back = _only_read(value, "DequantizeLinear")
         first = _only_read(back.operand(0), "QuantizeLinear") if back else None
-        if back and first and row.results[0] is not read:
-            codes = {self.codes(node) for node in (first, back, cast("NodeOp", read.owner))}
+        if first and back and again:
+            codes = {self.codes(node) for node in (first, back, again)}
             # To quantise again to the same codes changes nothing: the first time may be left out.
             value = first.operand(0) if len(codes) == 1 else value
         return _only_read(value, "Transpose")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from xdsl.dialects.builtin import StringAttr
 
+from cnncc.dialects.onnx import NodeOp, new_constant, text_attr
 from cnncc.passes._onnx.labels import Labels, tidy
+from cnncc.weights import WeightStore
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,28 @@ from cnncc.passes._onnx.labels import Labels, tidy
 )
 def test_quant_labels_are_tidy(name: str, op_type: str, expected: str) -> None:
     assert tidy(name, op_type) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "op_type", "weights", "expected"),
+    [
+        ("node_Conv_809", "Conv", "features.0.0.weight", "features.0.0"),
+        ("Conv_12_quant", "QLinearConv", "layer1.0.conv1.weight_quantized", "layer1.0.conv1"),
+        ("conv1", "Conv", "features.0.0.weight", "conv1"),
+        ("Conv_12", "Conv", "w", "Conv_12"),
+        ("node_max_pool2d_1", "MaxPool", None, "max_pool2d_1"),
+        ("n4_2", "Clip", None, "clip_7"),
+        ("n4x", "Clip", None, "n4x"),
+    ],
+)
+def test_quant_labels_of_numbered_nodes(name: str, op_type: str, weights: str | None, expected: str) -> None:
+    names = [weights] if weights else []
+    constants = [new_constant(np.zeros(1, np.float32), WeightStore(), text_attr(each)) for each in names]
+    node = NodeOp.create(
+        operands=[constant.result for constant in constants],
+        properties={"op_type": StringAttr(op_type), "node_name": text_attr(name)},
+    )
+    assert Labels().of(node, 7) == expected
 
 
 def test_quant_labels_are_unique_with_their_parts() -> None:

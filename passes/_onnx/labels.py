@@ -6,6 +6,7 @@ import re
 from itertools import zip_longest
 
 from cnncc.dialects.onnx import NodeOp, text
+from cnncc.dialects.weights import ConstantOp
 
 # Suffixes that the lowering adds to a node's label.
 PARTS = ("", ".bias", ".requant", ".in", ".in2", ".sum", ".out")
@@ -24,6 +25,20 @@ def tidy(name: str, op_type: str) -> str:
         parts[-1] += last[1] or ""
     kept = [part for part, longer in zip_longest(parts, parts[1:], fillvalue="") if not longer.startswith(part + ".")]
     return re.sub(r"[^A-Za-z0-9_.]", "_", ".".join(kept))
+
+
+# How PyTorch numbers nodes, and what it calls a module's weights. onnxruntime's quantiser adds an ending.
+NUMBERED = re.compile(r"node_\w+|n\d+(_\d+)?|[A-Z][A-Za-z]*_\d+(_quant)?")
+WEIGHTS = re.compile(r"(.+)\.weight(_quantized)?")
+
+
+def module_of_weights(node: NodeOp) -> str | None:
+    """The module of which `node` reads the weights."""
+    for value in node.operands:
+        name = value.owner.attributes.get("onnx.name") if isinstance(value.owner, ConstantOp) else None
+        if name is not None and (weights := WEIGHTS.fullmatch(text(name))):
+            return weights[1]
+    return None
 
 
 # Parts of a program that are no layers of the network, and the last row of tables.
@@ -50,10 +65,15 @@ class Labels:
         self._taken = {*OTHERS}
 
     def of(self, node: NodeOp, index: int) -> str:
-        """The label of `node`, from its name; without one, from its operator and its number `index` in the graph."""
+        """The label of `node`, from its name; without one, from its operator and its number `index` in the graph.
+
+        Nodes that are numbered, as node_Conv_809, node_max_pool2d_1, n4_2 or Conv_12, have that of their module.
+        """
         op_type = node.op_type.data
-        name = tidy(text(node.node_name), op_type) if node.node_name else ""
-        return self.free(name or f"{tidy(op_type, '').lower()}_{index}")
+        name = text(node.node_name) if node.node_name else ""
+        if NUMBERED.fullmatch(name):
+            name = module_of_weights(node) or re.sub(r"^(node_|n\d.*)", "", name)
+        return self.free(tidy(name, op_type) or f"{tidy(op_type, '').lower()}_{index}")
 
     def free(self, wanted: str) -> str:
         """`wanted`, with a number if it is taken."""
