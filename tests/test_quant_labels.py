@@ -20,6 +20,8 @@ from cnncc.weights import WeightStore
         ("/conv1/Conv_quant", "QLinearConv", "conv1"),
         ("/fc/Gemm_2_quant", "QGemm", "fc_2"),
         ("/Add_3", "Add", "Add_3"),
+        ("StatefulPartitionedCall/net/conv2d_1/convolution", "Conv", "net.conv2d_1"),
+        ("StatefulPartitionedCall_1/net/pool/MaxPool2d_quant", "MaxPool", "net.pool"),
         ("Conv", "Conv", "Conv"),
         ("größe weg!", "Conv", "gr__e_weg_"),
         ("///", "Conv", ""),

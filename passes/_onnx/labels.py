@@ -11,16 +11,19 @@ from cnncc.dialects.weights import ConstantOp
 # Suffixes that the lowering adds to a node's label.
 PARTS = ("", ".bias", ".requant", ".in", ".in2", ".sum", ".out")
 
+TENSORFLOW = ("convolution", "depthwise", "MaxPool2d", "AvgPool2d", "Relu6")  # its names of operators
+
 
 def tidy(name: str, op_type: str) -> str:
     """A node's name without its redundant parts: "/layer1/layer1.0/conv1/Conv" becomes "layer1.0.conv1".
 
     Exporters put the operator last, and each module's path before the next longer one. onnxruntime's quantiser names
-    the QLinearConv of this node "/layer1/layer1.0/conv1/Conv_quant".
+    the QLinearConv of this node "/layer1/layer1.0/conv1/Conv_quant". From TensorFlow the operators have its names, as
+    in "StatefulPartitionedCall/net/conv1/convolution", which becomes "net.conv1".
     """
-    parts = [part for part in name.split("/") if part]
-    operator = re.escape(re.sub("^Q(Linear)?", "", op_type))
-    if len(parts) > 1 and (last := re.fullmatch(rf"(?:{re.escape(op_type)}|{operator})(_\d+)?(_quant)?", parts[-1])):
+    parts = [part for part in name.split("/") if part and not part.startswith("StatefulPartitionedCall")]
+    operators = "|".join(re.escape(each) for each in (op_type, re.sub("^Q(Linear)?", "", op_type), *TENSORFLOW))
+    if len(parts) > 1 and (last := re.fullmatch(rf"(?:{operators})(_\d+)?(_quant)?", parts[-1])):
         parts.pop()
         parts[-1] += last[1] or ""
     kept = [part for part, longer in zip_longest(parts, parts[1:], fillvalue="") if not longer.startswith(part + ".")]
