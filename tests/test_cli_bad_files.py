@@ -114,7 +114,10 @@ INPUTS = {
     "wrong rank": (npz(x=GOOD[0]), "'x' has shape [3, 11, 7]"),
     "scalar": (npz(x=np.float32(3)), "'x' has shape []"),
     "no images": (npz(x=GOOD[:0]), "'x' has shape [0, 3, 11, 7]"),
-    "int64": (npz(x=GOOD.astype(np.int64)), "'x' has type int64"),
+    "int64": (
+        npz(x=GOOD.astype(np.int64)),
+        "'x' has type int64, expected floating point numbers, as .astype('float32') gives",
+    ),
     "complex": (npz(x=GOOD.astype(np.complex64)), "'x' has type complex64"),
     "text": (npz(x=np.full((1, 3, 11, 7), "a")), "'x' has type <U1"),
     "objects": (npz(x=np.array([{}, []], object)), "not an .npz file of plain arrays: it holds Python objects"),

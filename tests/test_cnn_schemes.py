@@ -226,6 +226,7 @@ def test_cnn_schemes_option(files: Path) -> None:
     assert compiled(files, "both", *model, "--partition", "c2,c1") == whole
     (later,) = dumps.glob("*-cnn-to-nest.mlir")
     message = f"{later}: was lowered beyond cnn-partition-kernel, --partition auto comes too late"
+    message += ": give IR from before cnn-to-nest, or the model"
     assert message in refused("compile", "--from", later, *again, "--partition", "auto", "-o", files / "no.cnb")
     said = done("compile", *model, "--partition", "mapper", "-o", files / "mapper.cnb").stderr
     assert said.count("the mapper: ") == 2 and "; Algorithm 2: kernel partition, 3 input maps" in said

@@ -476,7 +476,7 @@ def test_quant_lowering_needs_ranges_that_fit() -> None:
     with pytest.raises(Refusal, match="'x' has no calibrated range"):
         OnnxToCnnPass().apply(ctx, module)
     calibrate(module, ctx.weights, None, 16, 32)
-    with pytest.raises(Refusal, match="operands of 8 bits reach ±127"):
+    with pytest.raises(Refusal, match="operands of 8 bits reach ±127: calibrate again"):
         OnnxToCnnPass(8).apply(ctx, module)
     with pytest.raises(Refusal, match="operand-bits = 17"):
         OnnxToCnnPass(17).apply(ctx, module)

@@ -549,4 +549,5 @@ def test_schedule_comes_before_the_nest_is_mapped(tmp_path: Path) -> None:
     assert programs[0] == programs[1] == programs[2]
     (late,) = (tmp_path / "ir").glob("*-nest-assign-mapping.mlir")
     message = refused("compile", "--from", late, "--schedule", mine, "-o", tmp_path / "c.cnb")
-    assert message == f"cnncc: {late}: its layers are mapped already, --schedule {mine} comes too late"
+    too_late = f"cnncc: {late}: its layers are mapped already, --schedule {mine} comes too late"
+    assert message == f"{too_late}: give IR from before nest-assign-mapping, or the model"

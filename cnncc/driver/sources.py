@@ -17,6 +17,7 @@ from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
     CORES,
+    NESTS,
     NONE,
     PARTITION,
     TO_PROGRAMS,
@@ -181,28 +182,35 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     if isinstance(bits, IntegerAttr):  # quantised already
         dumped = f"int{cast('IntegerAttr[Any]', bits).value.data}"
         if options.precision not in (None, dumped):
-            raise Refusal(f"{start}: was quantised to {dumped}, --precision {options.precision} comes too late")
+            raise _too_late(start, f"was quantised to {dumped}", f"--precision {options.precision}", CALIBRATE)
         options = replace(options, precision=dumped)
     settings = options.settings()
     if GROUPS in module.attributes:
         if options.groups is not None:
-            raise Refusal(f"{start}: its groups are chosen already, --groups {options.groups} comes too late")
+            raise _too_late(start, "its groups are chosen already", f"--groups {options.groups}", ASSIGN)
         # The step that makes the chosen groups is among the steps then.
         settings = replace(settings, groups=AUTO)
     compilation = Compilation(ctx, module, settings, edited=start)
     remaining = [step.name for step in compilation.remaining()]
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
+    mapped = "its layers are mapped already"
     of_mapping = ("schedule", "dataflow", "objective", "slack", "parallel", "fps")
     for option, value in ((f"--{name}", getattr(options, name)) for name in of_mapping):
         if value is not None and not {ASSIGN, CORES} & {*remaining}:
-            raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
-    if options.groups is not None and (ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS) not in remaining:
-        raise Refusal(f"{start}: its layers are mapped already, --groups {options.groups} comes too late")
+            raise _too_late(start, mapped, f"{option} {value}", ASSIGN)
+    last = ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS
+    if options.groups is not None and last not in remaining:
+        raise _too_late(start, mapped, f"--groups {options.groups}", last)
     if options.partition not in (None, NONE) and PARTITION not in remaining:
-        raise Refusal(f"{start}: was lowered beyond {PARTITION}, --partition {options.partition} comes too late")
+        raise _too_late(start, f"was lowered beyond {PARTITION}", f"--partition {options.partition}", NESTS)
     if options.calibrate is not None and CALIBRATE in remaining:
         compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
     elif options.calibrate is not None:
         compilation.warnings.append(f"--calibrate {options.calibrate} has no effect: {start} was calibrated already")
     return compilation
+
+
+def _too_late(start: Path, what: str, option: str, step: str) -> Refusal:
+    """The refusal of an option that concerns `step`, of IR that has the step behind it."""
+    return Refusal(f"{start}: {what}, {option} comes too late: give IR from before {step}, or the model")

@@ -75,7 +75,7 @@ def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int
     for name, (batch, *rest) in shapes.items():
         array, element = array_of(arrays, name), elements[name]
         if array.dtype.kind != "f" if element == "float32" else array.dtype != element:
-            wanted = "floating point numbers" if element == "float32" else element
+            wanted = "floating point numbers, as .astype('float32') gives" if element == "float32" else element
             raise Refusal(f"input '{name}' has type {array.dtype}, expected {wanted}")
         if array.ndim != 1 + len(rest) or list(array.shape[1:]) != rest or len(array) % batch or not len(array):
             several = f"{batch} or a multiple" if batch > 1 else "1 or more"

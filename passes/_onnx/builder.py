@@ -107,9 +107,8 @@ class CnnBuilder:
             raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
         limit = integer_range(self.operand_bits)[1]
         if known.top > limit:
-            raise Refusal(
-                f"'{name}' is calibrated for ±{known.top}, operands of {self.operand_bits} bits reach ±{limit}"
-            )
+            fits = f"operands of {self.operand_bits} bits reach ±{limit}"
+            raise Refusal(f"'{name}' is calibrated for ±{known.top}, {fits}: calibrate again, before onnx-to-cnn")
         return Scale.of(known)
 
     def quant(self, value: SSAValue) -> QuantAttr:
