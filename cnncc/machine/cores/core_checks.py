@@ -14,8 +14,7 @@ from cnncc.machine.cores.banks import check_banks
 from cnncc.machine.cores.programs import MOST_FRAMES, Core, Semaphore, TokenUse, Wiring, cores_of, wiring_of
 from cnncc.machine.program import LoopNode, leaves
 
-NEED_PES = (Kind.LOAD, Kind.MAC, Kind.UNIT, Kind.COMMIT)
-OF_CORE_0 = (Kind.DMA, Kind.HOST)
+ENGINES_WITH_PES = ("load", "array", "commit")
 
 
 def check_cores(instructions: Sequence[Instruction], arch: Arch) -> None:
@@ -78,9 +77,9 @@ def _check_program(core: Core, cores: int) -> None:
     for leaf, depth in core.leaves:
         inst, kind = leaf.instruction, leaf.instruction.spec.kind
         where = f"core {core.number}, instruction {leaf.index} ({kind})"
-        if kind in OF_CORE_0 and core.number:
+        if core.number and (inst.spec.engine == "dma" or kind is Kind.HOST):
             raise Refusal(f"{where}: only core 0 has the dma engine and the host (CORE-1)")
-        if kind in NEED_PES and not core.arch.rows:
+        if inst.spec.engine in ENGINES_WITH_PES and not core.arch.rows:
             raise Refusal(f"{where}: the core has no PEs (CORE-1)")
         if kind is Kind.ROUTE:
             if others or depth:

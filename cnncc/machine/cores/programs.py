@@ -169,6 +169,7 @@ def tokens_of(inst: Instruction, action: str) -> Sequence[int]:
     """The semaphore whose tokens an instruction gives (`give`) or takes (`take`) at some time, if there is one."""
     if inst.spec.kind is Kind.SIGNAL:
         return [inst.number("semaphore")] if action == "give" else []
-    if inst.spec.kind not in (Kind.DMA, Kind.LOAD, Kind.COMMIT) or mask_of(inst.when(f"{action}_when")) is None:
+    # Of the table's rows those with `take` and `give` use semaphores (TOKEN-4).
+    if action not in inst.spec.by_name or mask_of(inst.when(f"{action}_when")) is None:
         return []
     return [inst.number(action)] if inst.number(action) else []
