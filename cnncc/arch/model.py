@@ -125,7 +125,10 @@ class Glb:
 
 @dataclass(frozen=True)
 class Dram:
-    """The memory behind the DMA (DMA-2)."""
+    """The memory behind the DMA (DMA-2).
+
+    There is one DMA, and one transfer at a time, either way. Twice the words a cycle come closest to a second port.
+    """
 
     words_per_cycle: Annotated[
         float, Key("words a cycle", "of a transfer, either way, with up to three decimals", 0.001, decimals=3)

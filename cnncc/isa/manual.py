@@ -6,8 +6,18 @@ from collections.abc import Iterable, Iterator
 
 from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.errors import plural
+from cnncc.isa.assembly import parse_instruction
+from cnncc.isa.codec import encode
 from cnncc.isa.fields import Field
 from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec
+
+_EXAMPLE = "step id=1 loop=2 by=y*-2"
+
+
+def _words(line: str) -> str:
+    """The words of an instruction in assembly."""
+    return ", ".join(f"`{word:08x}`" for word in encode(parse_instruction(line)))
+
 
 _HEAD = f"""# Instructions
 
@@ -31,7 +41,9 @@ A binary holds the words in little-endian order.
 | enum | the number of a name | `ifmap` |
 
 In assembly an instruction is its name and its fields as `name=value`. A field may be left out at its default: 0, 1 for
-a count, `never`, `lin*0`, the first name.
+a count, `never`, `lin*0`, the first name. Example: the words of `{_EXAMPLE}` are {_words(_EXAMPLE)}.
+`cnncc disasm` prints the hex number of each instruction's first word. The words themselves are in `program.bin` of the
+[binary](ladder.md#isa-instructions).
 
 ## Summary
 
