@@ -102,6 +102,15 @@ class Refusal(Exception):
         return [one_line(str(self)), *(f"  {line}" for line in below)]
 
 
+@contextmanager
+def refusals_of(what: str) -> Generator[None]:
+    """Refusals that are raised inside say what they are of: `layer 'conv1': …`."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise Refusal(f"{what}: {refusal}") from refusal
+
+
 class Refusals:
     """Collects refusals of many things, to report all of them at once.
 

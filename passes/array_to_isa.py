@@ -20,7 +20,7 @@ from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects import isa
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.frontend.segments import name_after_tensors
 from cnncc.isa.fields import FieldTerm, Value, When
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction, instruction
@@ -329,13 +329,11 @@ class _Program:
 
     def layer(self, op: A.LayerOp) -> None:
         first, label = len(self.insts), op.label.data
-        try:
+        with refusals_of(f"layer {label}"):
             context = _Layer(self.tensors, self.frame_words, self.factors, loop_registers(op), label=label)
             for inner in op.body.block.ops:
                 for inst, comment in context.instructions(inner):
                     self.insts.append(isa.inst_op(inst, _comment(label, comment, len(self.insts) == first)))
-        except Refusal as refusal:
-            raise Refusal(f"layer {label}: {refusal}") from refusal
         record = isa.Layer(label, first, len(self.insts) - first, op.value.data)
         about: dict[str, Attribute] = {k: v for k, v in op.attributes.items() if isinstance(v, StringAttr)}
         self.layers.append(isa.LayerOp.create(properties={"record": isa.LayerAttr(record)}, attributes=about))

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext, note
 from cnncc.dialects.nest import CoresOp, GroupOp
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.mapping.channels import Region
 from cnncc.passes._programs.array_mark import mark, marked_array
 from cnncc.passes._scheduling.core_chain import CoreChain, CorePlan, cores_op, regions_in_array_problem, span
@@ -152,14 +152,12 @@ def _given_chain(module: ModuleOp, given: Sequence[GivenCore], lag: int, arch: A
     plans = list[CorePlan]()
     graph, bounds = parted(module, [core.layers for core in given])
     for (first, end), core, (_, place) in zip(pairwise(bounds), given, places, strict=True):
-        try:
+        with refusals_of(f"core '{span(core.layers)}'"):
             check_stripe(core.rows, graph.layers[end - 1])
             if core.delays and len(core.delays) != end - first:
                 raise Refusal(f"delays has {len(core.delays)} numbers for {end - first} layers: one for each")
             part = graph.part(first, end)
             plans.append(CorePlan(place, part, core_layers(part, place, core.rows, arch, core.delays).group))
-        except Refusal as refusal:
-            raise Refusal(f"core '{span(core.layers)}': {refusal}") from refusal
     if given[-1].keeps:
         raise Refusal(f"core '{span(given[-1].layers)}': keeps is of the channel behind a core, and it is the last one")
     chain = CoreChain.with_fewest_rows(plans, lag)

@@ -15,7 +15,7 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import Arch
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import GroupOp, JoinOp, LayerOp, image_shape, mapping_of, operands
-from cnncc.errors import Refusal, plural
+from cnncc.errors import Refusal, plural, refusals_of
 from cnncc.main_function import main_function
 from cnncc.mapping.groups import group_problem
 from cnncc.mapping.mapping import Mapping, mapping_problem
@@ -120,10 +120,8 @@ class NestGroupPass(ModulePass):
             strips, plans = split_columns(layers, self.columns, rolled), list[LayerGroup]()
             everywhere = [layer for _, strip in strips for layer in strip]
             for run, strip in strips:
-                try:
+                with refusals_of(f"strip {run.number}"):
                     plans.append(self._planned(strip, arch, places, everywhere))
-                except Refusal as refusal:
-                    raise Refusal(f"strip {run.number}: {refusal}") from refusal
             for (run, _), planned in zip(strips, plans, strict=True):
                 _build(strip_name(self._label, run.number, run.length), planned, arch)
 
@@ -217,13 +215,11 @@ class NestGroupPass(ModulePass):
         """The group, its layers with their new nests, delays and rings. sums: see `stripe_task`. Raises Refusal."""
         rows, nests = heights(layers, self.rows, loaded)[len(loaded) :], list[Mapping]()
         for layer, own in zip(layers, rows, strict=True):
-            try:
+            with refusals_of(f"layer '{label_of(layer)}'"):
                 streamed = _streamed(layer, layers, loaded)
                 nests.append(striped(layer, mapping_of(layer), own, streamed, arch, self.single, sums))
                 if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
-            except Refusal as refusal:
-                raise Refusal(f"layer '{label_of(layer)}': {refusal}") from refusal
         group = with_rings(layers, nests, loaded, rowwise=self.rowwise)
         plans, first = list(group.plans), len(loaded)
         if self.delays:

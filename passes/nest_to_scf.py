@@ -27,7 +27,7 @@ from cnncc.context import weights_of
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, SliceOp, shape, value_key
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array, tensor_type
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.main_function import main_function, output_names, returned
 from cnncc.passes._standard.layer_nest import StandardNest
 from cnncc.passes._standard.limits import check_layer, check_parameters, integer_tensor, sum_type
@@ -57,12 +57,10 @@ class NestToScfPass(ModulePass):
         """Rewrite in place. Raises Refusal, with op and layer, for an op that standard dialects cannot express."""
         store = weights_of(ctx)
         main = main_function(op)
-        try:
+        with refusals_of(self.name):
             _check_module(op, main)
             lowered = _StandardNetwork(op, main).main
             globals_ = [_global(inner, store) for inner in op.ops if isinstance(inner, GlobalOp)]
-        except Refusal as refusal:
-            raise Refusal(f"{self.name}: {refusal}") from refusal
         for inner in list(op.ops):
             Rewriter.erase_op(inner)
         op.body.block.add_ops([*globals_, lowered])
@@ -113,7 +111,7 @@ class _StandardNetwork:
 
     def lowered(self, op: Operation) -> SSAValue:
         """The memref with the result of `op`. Raises Refusal, with the op's name."""
-        try:
+        with refusals_of(f"'{_key(op)}'"):
             match op:
                 case LayerOp():
                     return self.layer(op)
@@ -127,8 +125,6 @@ class _StandardNetwork:
                     raise Refusal("groups are not lowered to standard dialects: leave out nest-group")
                 case _:
                     raise Refusal(f"{op.name} does not belong to the nest level: cnn-to-nest must run first")
-        except Refusal as refusal:
-            raise Refusal(f"'{_key(op)}': {refusal}") from refusal
 
     def layer(self, layer: LayerOp) -> SSAValue:
         """The loops of a layer."""

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
-from cnncc.errors import Finding, Refusal
+from cnncc.errors import Finding, Refusal, refusals_of
 from cnncc.numerics import Floats, integer_range
 from cnncc.passes._onnx.builder import CnnBuilder, checked, image_dims
 from cnncc.passes._onnx.calibration import Scale
@@ -25,10 +25,8 @@ def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) 
     x, y = node.operands[0], node.results[0]
     source, x_scale = builder.nchw(x, f"{label}.in"), builder.scales[x]
     bits = builder.operand_bits, builder.psum_bits
-    try:
+    with refusals_of(f"'{label}'"):
         ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.reach, *bits)
-    except Refusal as refusal:
-        raise Refusal(f"'{label}': {refusal}") from refusal
     builder.weight_scales[node] = ints.scale
     builder.narrowed[node] = narrowed_channels(layer.weights, ints, builder.operand_bits)
     assert psum_need(ints, x_scale.reach).max() <= integer_range(builder.psum_bits)[1]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects.nest import LayerOp, mapping_of, operands
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.mapper.cached_search import searched
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapping.channels import Region
@@ -64,12 +64,11 @@ def core_layers(part: CorePart, region: Region, rows: int, arch: Arch, delays: S
     """
     own, choices, layers = core_arch(arch, region.rows, region.cols), list[list[Mapping]](), part.layers
     for layer, count in zip(layers, heights(layers, rows, several=True), strict=True):
-        try:
+        with refusals_of(f"layer '{label_of(layer)}'"):
             choices.append(_choices(layer, count, own))
-            if problem := next(filter(None, (_problem(layer, nest) for nest in choices[-1])), None):
+            problems = (mapping_problem(nest, layer.sizes.data, operands(layer)) for nest in choices[-1])
+            if problem := next(filter(None, problems), None):
                 raise Refusal(problem)
-        except Refusal as refusal:
-            raise Refusal(f"layer '{label_of(layer)}': {refusal}") from refusal
     later = iter(delays)
     given = [next(later, None) if original else None for original in part.originals]
     return _CoreChoice(part, choices, own, given if delays else ()).best()
@@ -85,10 +84,6 @@ def fewest_words(part: CorePart) -> LayerGroup:
     counts = heights(part.layers, 1, several=True)
     nests = [Mapping((Loop("h", count),), tuple(own)) for count, own in zip(counts, stages, strict=True)]
     return with_rings(part.layers, nests)
-
-
-def _problem(layer: LayerOp, nest: Mapping) -> str | None:
-    return mapping_problem(nest, layer.sizes.data, operands(layer))
 
 
 def _choices(layer: LayerOp, rows: int, own: Arch) -> list[Mapping]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.errors import Finding, Refusal, Refusals, hint, one_line, refusals_of
 from cnncc.mapper.objective import Objective
 from cnncc.mapping.notation import NotationError, read
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, check_dataflow
@@ -137,10 +137,8 @@ def read_schedule(file: str) -> Schedule:
         name, slack = whole.get("objective", objective.name), whole.get("slack", objective.slack)
         if not isinstance(name, str) or isinstance(slack, bool) or not isinstance(slack, int | float):
             raise Refusal(f'{file}: an objective is a text, a slack a number: objective = "energy", slack = 0.01')
-        try:
+        with refusals_of(file):
             objective = Objective(name, slack)
-        except Refusal as error:
-            raise Refusal(f"{file}: {error}") from error
         (lag,) = _whole(file, "lag", [whole.get("lag", 1)], one=True, least=1)
         if cores and (others := [*map(str, tables), *(["[[group]]"] if groups else []), *({*whole} - {"lag"})]):
             raise Refusal(
