@@ -40,7 +40,7 @@ from cnncc.passes._scheduling.stripes import (
     stripe_shape,
     striped,
     whole_mapping,
-    with_given_delays,
+    with_least_delays,
     with_least_rings,
 )
 
@@ -154,7 +154,7 @@ class _CoreChoice:
         """The group of these nests, and its cycles from frame to frame. Raises Refusal where it is not legal."""
         group = with_rings(self.layers, nests, slack=slack)
         if self.delays:
-            plans = with_given_delays(group.plans, self.delays)
+            plans = with_least_delays(group.plans, given=self.delays)
             group = replace(group, plans=tuple(with_least_rings(plans, list(map(rows_apart, self.layers)))))
             if problem := group_problem(group.plans):
                 raise Refusal(f"{problem}: leave out delays for the least")

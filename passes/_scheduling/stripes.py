@@ -47,25 +47,19 @@ def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows
     return [result[number] for number in range(len(names))]
 
 
-def with_least_delays(layers: Sequence[GroupLayer], slack: Sequence[int] = ()) -> list[GroupLayer]:
+def with_least_delays(
+    layers: Sequence[GroupLayer], slack: Sequence[int] = (), given: Sequence[int | None] = ()
+) -> list[GroupLayer]:
     """The layers, each as few stripes behind the first as its reads allow. Loads run one stripe further ahead.
 
-    slack: stripes that each layer waits longer.
+    slack: stripes that each layer waits longer. given: delays of layers, None for the least.
     """
     result: list[GroupLayer] = []
     for number, layer in enumerate(layers):
         producers = [(read, result[read.producer]) for read in layer.reads]
         behind = [each.delay + least_lag(layer.stripes, read, each.stripes) + each.is_load for read, each in producers]
-        result.append(replace(layer, delay=max(behind, default=0) + (slack[number] if slack else 0)))
-    return result
-
-
-def with_given_delays(layers: Sequence[GroupLayer], delays: Sequence[int | None]) -> list[GroupLayer]:
-    """The layers with these delays, and the least for those that are not given."""
-    result: list[GroupLayer] = []
-    for layer, delay in zip(layers, delays, strict=True):
-        producers = [(read, result[read.producer]) for read in layer.reads]
-        least = max((each.delay + least_lag(layer.stripes, read, each.stripes) for read, each in producers), default=0)
+        least = max(behind, default=0) + (slack[number] if slack else 0)
+        delay = given[number] if given else None
         result.append(replace(layer, delay=least if delay is None else delay))
     return result
 
