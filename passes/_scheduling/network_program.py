@@ -15,7 +15,7 @@ from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._programs.glb_packing import fits
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import input_words, lifetimes, output_words, prefetched_layers
+from cnncc.passes._scheduling.prefetch import lifetimes, prefetched_layers, resident_values
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
 Plans = Map[LayerOp, LayerPlan | None]  # None: the model does not know the layer by itself
@@ -28,8 +28,8 @@ def network_parts(
 
     network: with these groups. A layer's part is called after its number (`part_label`).
     """
-    prefetched = prefetched_layers(network, arch, nests, groups)
-    parts = copies("inputs", "in", input_words(network, nests))
+    prefetched, resident = prefetched_layers(network, arch, nests, groups), resident_values(network, nests)
+    parts = copies("inputs", "in", [value.words for value in network.copied_in(resident)])
     ends = {group.layers[-1]: group for group in groups}
     grouped = {layer for group in groups for layer in group.layers}
     has_head = True  # whether transfers for the next layer have a place in the part before
@@ -41,7 +41,7 @@ def network_parts(
             ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts and has_head else ())
             has_head = True
             parts.append(replace(plan, label=part_label(network, layer), prefetched=ahead))
-    return [*parts, *copies("outputs", "out", output_words(network, nests))]
+    return [*parts, *copies("outputs", "out", [value.words for value in network.copied_out(resident)])]
 
 
 def network_cycles(

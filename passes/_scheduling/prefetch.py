@@ -77,16 +77,6 @@ def prefetched_layers(
     return fitting
 
 
-def input_words(network: Network, mappings: Map[LayerOp, Mapping]) -> list[int]:
-    """Words of each input that is copied to the GLB before the first layer, which may be prefetched meanwhile."""
-    return [value.words for value in network.copied_in(resident_values(network, mappings))]
-
-
-def output_words(network: Network, mappings: Map[LayerOp, Mapping]) -> list[int]:
-    """Words of each result of the network that is copied from the GLB to DRAM behind the last layer."""
-    return [value.words for value in network.copied_out(resident_values(network, mappings))]
-
-
 def resident_values(network: Network, mappings: Map[LayerOp, Mapping]) -> list[Value]:
     """The values that no mapping streams."""
     streamed = {
