@@ -86,7 +86,7 @@ def _rows(rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _quantised() -> Iterator[tuple[str, ...]]:
-    for (domain, name), reader in QUANTISED_READERS.items():
+    for (domain, name), (reader, _, _) in QUANTISED_READERS.items():
         yield f"`{name}`", domain or "standard", _limits(reader)
 
 

@@ -52,8 +52,7 @@ class Scale:
 
     def integer(self, real: float) -> int:
         """The nearest integer to `real`; infinite quotients saturate."""
-        with np.errstate(over="ignore"):
-            return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
+        return int(self.integers(np.array(real)))
 
     def integers(self, reals: npt.NDArray[np.floating]) -> Ints:
         """The nearest integers to `reals`."""

@@ -15,8 +15,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.onnx import NodeOp, ValueType
-from cnncc.dialects.weights import ConstantOp, constant_array
+from cnncc.dialects.onnx import NodeOp, ValueType, constant_operand
+from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.onnx_types import UNKNOWN
@@ -159,12 +159,8 @@ def read_with(
 
 def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
     """Whether `value` is a tensor of `element_type` with a known shape that is not empty."""
-    match value.type:
-        case TensorType() as tensor_type:
-            known = all(size > 0 for size in tensor_type.get_shape())
-            return known and tensor_type.element_type == element_type
-        case _:
-            return False
+    kind = value.type
+    return isinstance(kind, TensorType) and kind.element_type == element_type and min(kind.get_shape(), default=1) > 0
 
 
 def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = (f32,)) -> None:
@@ -187,11 +183,10 @@ def _named_type(value: SSAValue) -> str:
 def constant_input(node: NodeOp, index: int, store: WeightStore) -> Array | None:
     """Input `index` as an array; None if it is omitted. Raises StaysOnHost if it is computed."""
     value = node.operand(index)
-    if value is None:
-        return None
-    if not isinstance(value.owner, ConstantOp):
+    array = constant_operand(value, store)
+    if array is None and value is not None:
         raise StaysOnHost(f"input {index} is computed, not constant")
-    return constant_array(value.owner, store).reshape(shape(value.type))
+    return array
 
 
 def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:

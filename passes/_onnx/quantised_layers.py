@@ -6,9 +6,7 @@ QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearGlobalAverag
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import cast
 
 import numpy as np
@@ -20,7 +18,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise
-from cnncc.passes._onnx.layers import ON_INTEGERS, Layer, constant_input, read_layer, read_with
+from cnncc.passes._onnx.layers import ON_INTEGERS, Layer, Reader, constant_input, read_layer, read_with
 from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
@@ -28,7 +26,9 @@ from cnncc.window import Window
 BYTE_BITS = 8
 SIGNED = IntegerType(BYTE_BITS)
 UNSIGNED = IntegerType(BYTE_BITS, Signedness.UNSIGNED)
-BYTES = (SIGNED, UNSIGNED)
+Elements = tuple[Attribute, ...]
+BYTES: Elements = (SIGNED, UNSIGNED)
+REALS: Elements = (f32,)
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,9 @@ def codes_of(value_type: Attribute) -> Codes | None:
 def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
     """The layer of `node`, in reals or in codes. Raises StaysOnHost, with the reason, if the array cannot run it."""
     domain = node.domain.data if node.domain else ""
-    if (reader := QUANTISED_READERS.get((domain, node.op_type.data))) is not None:
-        return reader(node, store)
+    if (known := QUANTISED_READERS.get((domain, node.op_type.data))) is not None:
+        read, inputs, results = known
+        return read_with(read, node, store, inputs, results)
     shared = ON_INTEGERS.get(node.op_type.data)
     if not domain and shared is not None and node.operands and codes_of(node.operands[0].type):
         return read_with(shared, node, store, BYTES, BYTES)
@@ -290,26 +291,15 @@ def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     return SumLayer(window, None, bias, np.full(channels, multiplier, np.float32), x, y)
 
 
-def _reader(
-    read: Callable[[NodeOp, WeightStore], QuantisedLayer],
-    inputs: tuple[Attribute, ...] = BYTES,
-    results: tuple[Attribute, ...] = BYTES,
-) -> Callable[[NodeOp, WeightStore], QuantisedLayer]:
-    @wraps(read)
-    def with_types(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-        return read_with(read, node, store, inputs, results)
-
-    return with_types
-
-
-QUANTISED_READERS: dict[tuple[str, str], Callable[[NodeOp, WeightStore], QuantisedLayer]] = {
-    ("", "QuantizeLinear"): _reader(_quantize, inputs=(f32,)),
-    ("", "DequantizeLinear"): _reader(_dequantize, results=(f32,)),
-    ("", "QLinearConv"): _reader(_conv),
-    ("", "QLinearMatMul"): _reader(_matmul),
-    (MICROSOFT, "QuantizeLinear"): _reader(_quantize, inputs=(f32,)),
-    (MICROSOFT, "DequantizeLinear"): _reader(_dequantize, results=(f32,)),
-    (MICROSOFT, "QGemm"): _reader(_gemm),
-    (MICROSOFT, "QLinearAdd"): _reader(_add),
-    (MICROSOFT, "QLinearGlobalAveragePool"): _reader(_global_average_pool),
+# By domain and operator: the reader, and the element types of the first input and the result.
+QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements, Elements]] = {
+    ("", "QuantizeLinear"): (_quantize, REALS, BYTES),
+    ("", "DequantizeLinear"): (_dequantize, BYTES, REALS),
+    ("", "QLinearConv"): (_conv, BYTES, BYTES),
+    ("", "QLinearMatMul"): (_matmul, BYTES, BYTES),
+    (MICROSOFT, "QuantizeLinear"): (_quantize, REALS, BYTES),
+    (MICROSOFT, "DequantizeLinear"): (_dequantize, BYTES, REALS),
+    (MICROSOFT, "QGemm"): (_gemm, BYTES, BYTES),
+    (MICROSOFT, "QLinearAdd"): (_add, BYTES, BYTES),
+    (MICROSOFT, "QLinearGlobalAveragePool"): (_global_average_pool, BYTES, BYTES),
 }
