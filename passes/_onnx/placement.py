@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
@@ -288,21 +288,17 @@ def stages(placement: Placement) -> dict[NodeOp, int]:
 def segments(placement: Placement) -> dict[int, HostSegment]:
     """The host's work by stage; constant outputs are in stage 0."""
     stage = stages(placement)
-    returned = _returned(placement.block)
+    last = placement.block.last_op
+    assert isinstance(last, ReturnOp)
     by_stage: dict[int, HostSegment] = {}
     for level in sorted({0, *(stage[node] for node in placement.reasons)}):
         members = [node for node in placement.reasons if stage[node] == level]
         outputs = [value for node in members for value in node.results if _leaves(value, level, stage, placement)]
-        constants = [value for value in returned if isinstance(value.owner, ConstantOp)]
+        constants = [value for value in last.operands if isinstance(value.owner, ConstantOp)]
         outputs += list(dict.fromkeys(constants)) if level == 0 else []
         if outputs:
             by_stage[level] = _segment(outputs, level, stage, placement)
     return by_stage
-
-
-def _returned(block: Block) -> Sequence[SSAValue]:
-    assert isinstance(block.last_op, ReturnOp)
-    return block.last_op.operands
 
 
 def _crosses(value: SSAValue) -> bool:
@@ -344,6 +340,4 @@ def _is_inside(value: SSAValue, level: int, stage: dict[NodeOp, int], placement:
 
 
 def _is_input(value: SSAValue, needed: set[NodeOp]) -> bool:
-    if isinstance(value, BlockArgument):
-        return True
-    return isinstance(value, OpResult) and isinstance(value.owner, NodeOp) and value.owner not in needed
+    return isinstance(value, BlockArgument) or (isinstance(value.owner, NodeOp) and value.owner not in needed)
