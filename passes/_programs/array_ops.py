@@ -53,10 +53,10 @@ def layer_op(
 
 def core_ops(chain: ChainProgram, program: Sequence[Operation]) -> list[Operation]:
     """All cores. program: of core 0."""
-    programs = [program, *([layer_op(c.place.label, "", list(map(node_op, c.nodes)), COMPUTING)] for c in chain.cores)]
-    places = [A.CorePlace("dram"), *(core.place for core in chain.cores)]
+    cores: list[tuple[A.CorePlace, Sequence[Operation]]] = [(A.CorePlace("dram"), program)]
+    cores += ((at, [layer_op(at.label, "", list(map(node_op, nodes)), COMPUTING)]) for at, nodes in chain.cores)
     result: list[Operation] = []
-    for place, routes, tokens, inside in zip(places, chain.routes, chain.tokens, programs, strict=True):
+    for (place, inside), routes, tokens in zip(cores, chain.routes, chain.tokens, strict=True):
         signals = [A.Signal(int(semaphore), count) for semaphore, count in tokens.items() if count]
         body = Region(Block([*map(record_op, routes), *map(record_op, signals), *inside]))
         result.append(A.CoreOp.create(properties={"record": A.CoreAttr(place)}, regions=[body]))

@@ -33,14 +33,6 @@ from cnncc.passes._scheduling.nest_layers import label_of
 WIDEST = (1 << 16) - 1  # columns of a descriptor
 
 
-@dataclass(frozen=True)
-class CoreNodes:
-    """The program of a core with PEs, in one layer of its label."""
-
-    place: A.CorePlace
-    nodes: Sequence[Node]
-
-
 class ChainProgram:
     """The programs of `nest.cores`, and the tensors between them.
 
@@ -48,7 +40,7 @@ class ChainProgram:
         value           what the last layer computes
         weights         the transfers of weights and params, with their views
         frames          a loop over frames: one image in, one result out
-        cores           those with PEs
+        cores           those with PEs: the place and the program of each
         routes, tokens  of all cores, core 0 first: where tokens go, and those that a core gives itself at first
     """
 
@@ -76,7 +68,7 @@ class ChainProgram:
             home = tensors.ring(f"{channel.label}.channel", channel.producer, channel.ring)
             rings |= {inside[ring.value]: home, ring.result: home}
         plans = [over_frames(group_layers(group), buffers(lag)) for group in groups]
-        programs, self.cores = list[GroupProgram](), list[CoreNodes]()
+        programs, self.cores = list[GroupProgram](), list[tuple[A.CorePlace, Sequence[Node]]]()
         for group, own, tokens in zip(groups, plans, chain.ends, strict=True):
             assert group.place is not None
             for layer, plan in zip(group.layers(), own, strict=True):
@@ -85,7 +77,7 @@ class ChainProgram:
             place, label = group.place.data, group.label.data
             layers = [program_layer(layer, plan.label, plan) for layer, plan in zip(group.layers(), own, strict=True)]
             programs.append(GroupProgram(layers, own, core_arch(arch, place.rows, place.cols), tokens))
-            self.cores.append(CoreNodes(A.CorePlace(label, **vars(place)), programs[-1].steps()))
+            self.cores.append((A.CorePlace(label, **vars(place)), programs[-1].steps()))
         transfers = [program.transfers() for program in programs]
         full = weight_semaphores(len(groups))
         self.weights = [node for own, each in zip(transfers, full, strict=True) for node in weights_in(own, each)]
@@ -112,16 +104,14 @@ def weights_in(transfers: Sequence[Node], full: Semaphore) -> list[Node]:
 
 def frames_through(image: tuple[str, ActivationLayout], result: tuple[str, ActivationLayout], lag: int) -> list[Node]:
     """An image in and a result out for each frame, from and to these tensors in DRAM, and their circles in the GLB."""
-    start = _Frames("image", *image), _Frames("result", *result)
-    full, free = Semaphore.IFMAP_FULL, Semaphore.INPUT_FREE
-    out_full, out_free = Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE
+    images, results = _Frames("image", *image), _Frames("result", *result)
     transfers = (
-        start[0].transfer(A.Direction.IN, A.Tokens(int(free), int(full))),
-        start[1].transfer(A.Direction.OUT, A.Tokens(int(out_full), int(out_free)), -lag),
+        images.transfer(A.Direction.IN, A.Tokens(int(Semaphore.INPUT_FREE), int(Semaphore.IFMAP_FULL))),
+        results.transfer(A.Direction.OUT, A.Tokens(int(Semaphore.OUTPUT_FULL), int(Semaphore.OUTPUT_FREE)), -lag),
     )
     # CORE-8: frames + lag iterations. The first `lag` of them take no result away, the last `lag` bring no image.
     loop = A.Repeat("i0", 1 + lag, frames=True)
-    return [*(view for side in start for view in side.views()), Body(loop, transfers)]
+    return [*images.views(), *results.views(), Body(loop, transfers)]
 
 
 @dataclass(frozen=True)
