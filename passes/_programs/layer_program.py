@@ -182,14 +182,12 @@ class ProgramWalk:
         for operand in ("weight", "ifmap"):
             if self.rf.get(operand) == depth:
                 spread = self._spread(depth, at, operand)
-                held, loads = self.instructions.loads(operand, spread, self._tokens(operand, at))
+                tokens = self.transfers.weight_tokens(at) if operand == "weight" else self.transfers.ifmap_tokens(at)
+                held, loads = self.instructions.loads(operand, spread, tokens)
                 at, nodes = replace(at, held={**at.held, operand: held}), [*nodes, *loads]
         if depth == len(self.outer):
             return [*nodes, self.instructions.mac(at, self.rf)]
         return [*nodes, *self._pieces(depth, at)]
-
-    def _tokens(self, operand: str, at: Position) -> A.Tokens:
-        return self.transfers.weight_tokens(at) if operand == "weight" else self.transfers.ifmap_tokens(at)
 
     def _pieces(self, depth: int, at: Position) -> list[Node]:
         result: list[Node] = []

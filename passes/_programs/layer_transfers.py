@@ -291,27 +291,23 @@ class LayerTransfers:
         """What the first load of a block takes, and the last one gives."""
         operand, full, free = self.tokens.of_ifmap_load()
         tokens = self._tokens(operand, full, operand, free, at)
-        if at.stripe is None:
-            return tokens
-        if at.stripe.frees and (last := self.loops.last(at.pieces[at.stripe.depth :])) is not None:
-            tokens = replace(tokens, give=int(at.stripe.frees), give_when=last)
-        if not at.stripe.takes or (first := self.loops.first(at.pieces[at.stripe.depth :])) is None:
-            return tokens
-        assert not tokens.take  # GROUP-7
-        return replace(tokens, take=int(at.stripe.takes), take_when=first)
+        return self._with_stripe(tokens, at.stripe.takes, at.stripe.frees, at) if at.stripe else tokens
 
     def commit_tokens(self, at: Position) -> A.Tokens:
         """What the first commit of a block takes, and the last one gives."""
         tokens = self._tokens(*self.tokens.taken_by_commit(), *self.tokens.given_by_commit(), at)
-        if at.stripe is None:
-            return tokens
+        return self._with_stripe(tokens, at.stripe.space, at.stripe.gives, at) if at.stripe else tokens
+
+    def _with_stripe(self, tokens: A.Tokens, take: Semaphore, give: Semaphore, at: Position) -> A.Tokens:
+        """With what the first one of a stripe takes, and the last one gives."""
+        assert at.stripe is not None
         inside = at.pieces[at.stripe.depth :]
-        if at.stripe.space and (first := self.loops.first(inside)) is not None:
-            assert not tokens.take  # CHANNEL-4
-            tokens = replace(tokens, take=int(at.stripe.space), take_when=first)
-        if at.stripe.gives and (last := self.loops.last(inside)) is not None:
+        if take and (first := self.loops.first(inside)) is not None:
+            assert not tokens.take  # GROUP-7, CHANNEL-4
+            tokens = replace(tokens, take=int(take), take_when=first)
+        if give and (last := self.loops.last(inside)) is not None:
             assert not tokens.give  # GROUP-7
-            tokens = replace(tokens, give=int(at.stripe.gives), give_when=last)
+            tokens = replace(tokens, give=int(give), give_when=last)
         return tokens
 
     def _tokens(self, taken: str, take: Semaphore, given: str, give: Semaphore, at: Position) -> A.Tokens:
