@@ -44,10 +44,7 @@ class DramWeights:
         self.new: list[Operation] = []
         self.tensor_of: dict[str, str] = {}
 
-    def array(self, name: str) -> Array:
-        """The array of a weights.global. Raises Refusal where there is none of that name."""
-        if name not in self.globals:
-            raise Refusal(f"there is no weights.global @{name}")
+    def _array(self, name: str) -> Array:
         return constant_array(self.globals[name], self.store)
 
     def params(self, label: str, op: LayerOp) -> tuple[str, int]:
@@ -64,7 +61,7 @@ class DramWeights:
         words = param_words([array.ravel() for array in arrays], self.bits)
         if not steps.per_position:
             words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
-        if (name := f"{split_strip(label)[0]}.params") in self.tensor_of and np.array_equal(self.array(name), words):
+        if (name := f"{split_strip(label)[0]}.params") in self.tensor_of and np.array_equal(self._array(name), words):
             return self.tensor_of[name], words.shape[1]  # of another strip of the layer
         while name in self.tensor_of:
             name += "'"
@@ -84,7 +81,7 @@ class DramWeights:
         """The array of a weights.global that a layer reads. kind: of its numbers; without, integers of any width."""
         if name not in self.globals:
             raise Refusal(f"layer {label}: there is no weights.global @{name}")
-        array = self.array(name)
+        array = self._array(name)
         if array.shape != dims or (array.dtype.name != kind if kind else array.dtype.kind not in "iu"):
             raise Refusal(
                 f"layer {label}: @{name} is {array.dtype}{list(array.shape)}, "
@@ -95,7 +92,7 @@ class DramWeights:
     def weight(self, name: str) -> str:
         """The DRAM tensor of a weight, declared once however many layers use it."""
         if name not in self.tensor_of:
-            array = self.array(name)
+            array = self._array(name)
             if array.dtype.itemsize * 8 > self.bits:
                 raise Refusal(f"weights {name} are {array.dtype}: this array's operands have {self.bits} bits")
             # Narrower operands travel as whole words (MEM-1).
