@@ -8,13 +8,12 @@ from dataclasses import dataclass, fields, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.cnn import ConcatOp, HostOp
-from cnncc.dialects.nest import GroupOp, JoinOp, LayerOp, image_shape, mapping_of, operands
+from cnncc.dialects.nest import GroupOp, LayerOp, image_shape, mapping_of, operands
 from cnncc.errors import Refusal, plural, refusals_of
 from cnncc.main_function import main_function
 from cnncc.mapping.groups import group_problem
@@ -24,6 +23,7 @@ from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.group_choice import with_groups
+from cnncc.passes._scheduling.group_search import is_result
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
     LayerGroup,
@@ -256,14 +256,8 @@ def _prefetch(op: ModuleOp, groups: Sequence[LayerGroup], arch: Arch) -> None:
 def _streamed(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:
     """The operands of a layer that come and go through buffers: those streamed before, and results of the network."""
     before = mapping_of(layer)
-    leaves = {"output"} if before.stages and _is_result(layer.result) else set[str]()
+    leaves = {"output"} if before.stages and is_result(layer.result) else set[str]()
     return (set(before.glb_stages) | leaves) - ring_operands(layer, layers, loaded)
-
-
-def _is_result(value: SSAValue) -> bool:
-    """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
-    ops = [use.operation for use in value.uses]
-    return all(isinstance(op, ReturnOp) or (isinstance(op, JoinOp) and _is_result(op.result)) for op in ops)
 
 
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:

@@ -115,7 +115,7 @@ def _copied(choice: GroupChoice, group: LayerGroup) -> Costs:
     search, network, arch = choice.search, choice.network, choice.arch
     loaded = {network.root(value) for value in group.loaded}
     into = sum(value.words for root, value in search.copied.items() if root in loaded)
-    results = [value for value in network.copied_out(search.resident) if is_result(group.layers[-1])]
+    results = [value for value in network.copied_out(search.resident) if is_result(group.layers[-1].result)]
     out = sum(value.words for value in results if value.root is network.root(group.layers[-1].result))
     energy = into * (arch.energy.dram_read + arch.energy.glb_write)
     energy += out * (arch.energy.glb_read + arch.energy.dram_write)

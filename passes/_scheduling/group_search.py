@@ -14,7 +14,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
+from cnncc.dialects.nest import JoinOp, LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
 from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.cached_search import searched
@@ -149,7 +149,7 @@ class GroupSearch:
             and not last.steps.data.per_position
             and self.candidates.is_searched(last)
             and not any(outputs.get(label(layer) or "") == schedule_file.STREAMED for layer in run[:-1])
-            and (not is_result(last) or self._may_stream(last.result))
+            and (not is_result(last.result) or self._may_stream(last.result))
         )
 
     def weights(self, run: Sequence[LayerOp]) -> int:
@@ -198,7 +198,7 @@ class GroupSearch:
                     columns = layer_shape(layer).iw if read.operand == "ifmap" else width
                     words[value] = max(words.get(value, 0), (end - low) * channels * columns)
         last = layers[-1]
-        leaves = self.network.root(last.result) in self.in_dram or is_result(last)
+        leaves = self.network.root(last.result) in self.in_dram or is_result(last.result)
         return sum(words.values()) + leaves * last.sizes.data.k * last.sizes.data.w
 
     def _strip_forms(self, first: int, last: int) -> Iterator[GroupForm]:
@@ -300,7 +300,8 @@ class GroupSearch:
         # Results between its layers are in rings, and what it loads or leaves to the user comes and goes by stripes.
         own = {self.network.root(layer.result) for layer in group.layers[:-1]}
         own |= {self.network.root(value) for value in group.loaded}
-        own |= {self.network.root(group.layers[-1].result)} if is_result(group.layers[-1]) else set[SSAValue]()
+        last = group.layers[-1].result
+        own |= {self.network.root(last)} if is_result(last) else set[SSAValue]()
         return sum(
             value.words
             for value in self.resident
@@ -310,7 +311,7 @@ class GroupSearch:
     def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: Mapping | None) -> Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
-        streamed = set(self.mappings[layer].glb_stages) | ({"output"} if is_result(layer) else set[str]())
+        streamed = set(self.mappings[layer].glb_stages) | ({"output"} if is_result(layer.result) else set[str]())
         streamed = streamed - ring_operands(layer, layers, form.loaded)
         if nest_ is not None:
             return striped(layer, nest_, rows, streamed, None, form.single)
@@ -402,9 +403,10 @@ class GroupSearch:
         return sum(count * program_cycles([part.plan()], self.arch)[0].total for part, count in alike(group))
 
 
-def is_result(layer: LayerOp) -> bool:
+def is_result(value: SSAValue) -> bool:
     """Whether the network's user alone reads what a layer computes: in a group it leaves stripe by stripe."""
-    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+    ops = [use.operation for use in value.uses]
+    return all(isinstance(op, ReturnOp) or (isinstance(op, JoinOp) and is_result(op.result)) for op in ops)
 
 
 def is_closed(run: Sequence[LayerOp]) -> bool:
