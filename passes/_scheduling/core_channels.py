@@ -50,7 +50,8 @@ def with_space(chain: CoreChain, busiest: int, arch: Arch, progress: Progress) -
 
     busiest: cycles of the busiest core by itself.
     """
-    best = timed(_full_rings(chain), arch)
+    # All rows that the rings have anyway.
+    best = timed(replace(chain, keeps=tuple(channel.ring for channel in chain.channels)), arch)
     runs = 1
     while best.cycles > busiest and runs < MOST_RUNS:
         better: TimedChain | None = None
@@ -65,11 +66,6 @@ def with_space(chain: CoreChain, busiest: int, arch: Arch, progress: Progress) -
             break
         best = better
     return best
-
-
-def _full_rings(chain: CoreChain) -> CoreChain:
-    """All rows that the rings have anyway."""
-    return replace(chain, keeps=tuple(channel.ring for channel in chain.channels))
 
 
 def _more(best: TimedChain) -> Iterator[CoreChain]:

@@ -111,8 +111,8 @@ class LayerGroup:
         leaving = self.plans[-1].mapping.glb_stages.get("output")
         single = leaving is not None and leaving.buffers == 1
         columns = self.strips[0].plans[-1].sizes.w if self.strips else 0
-        given = GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads, single=single)
-        return replace(given, columns=columns)
+        given = () if is_least else delays
+        return GivenGroup(names, rows, given, rowwise=rowwise, columns=columns, loads=loads, single=single)
 
     def plan(self) -> GroupPlan:
         """As the cost model takes it, of a group without strips."""
