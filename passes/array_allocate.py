@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,14 +20,6 @@ from cnncc.passes._programs.core_banks import bank_places
 from cnncc.passes._programs.glb_packing import Lifetime, pack
 
 
-def _views(module: ModuleOp) -> Iterator[tuple[int, str, str]]:
-    """Layer number, label and tensor of every view."""
-    for number, layer in enumerate(op for op in module.ops if isinstance(op, LayerOp)):
-        for op in layer.walk():
-            if isinstance(op, ViewOp):
-                yield number, layer.label.data, op.record.data.tensor
-
-
 def _whole(tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, int]:
     """The tensor that `tensor` is a part of, or itself, and the word of it at which it begins. Raises Refusal."""
     offset, seen = 0, {tensor.name}
@@ -42,10 +34,11 @@ def _whole(tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, int]:
 
 def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime]:
     layers: dict[str, list[int]] = {}
-    for number, label, name in _views(module):
-        if name not in tensors:
-            raise Refusal(f"layer {label}: a view names tensor '{name}', which does not exist")
-        layers.setdefault(_whole(tensors[name], tensors)[0].name, []).append(number)
+    for number, layer in enumerate(op for op in module.ops if isinstance(op, LayerOp)):
+        for name in (op.record.data.tensor for op in layer.walk() if isinstance(op, ViewOp)):
+            if name not in tensors:
+                raise Refusal(f"layer {layer.label.data}: a view names tensor '{name}', which does not exist")
+            layers.setdefault(_whole(tensors[name], tensors)[0].name, []).append(number)
     return [
         Lifetime(name, tensor.words, min(layers[name]), max(layers[name]))
         for name, tensor in tensors.items()

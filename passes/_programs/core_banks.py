@@ -32,7 +32,9 @@ def bank_places(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor], glb:
         pools.setdefault((_only(users[READS]), _only(users[WRITES])), []).append(tensors[name])
     banks = {engines: ceil(sum(t.words for t in pool) / words) for engines, pool in pools.items()}
     if (needed := sum(banks.values())) > glb.banks:
-        total, largest = _total_and_largest([tensor for pool in pools.values() for tensor in pool])
+        placed = [tensor for pool in pools.values() for tensor in pool]
+        most = sorted(placed, key=lambda tensor: -tensor.words)[:MOST_NAMED]
+        total, largest = sum(t.words for t in placed), ", ".join(f"{t.name} {t.words:,}" for t in most)
         raise Refusal(
             f"the tensors of the cores take {total:,} words in {needed} banks of {words:,} words, the array has "
             f"{glb.banks} (glb.words = {glb.words:,}, glb.banks, CORE-5); the largest are {largest}: fewer "
@@ -50,11 +52,6 @@ def bank_places(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor], glb:
 
 def _only(engines: Set[str]) -> str:
     return next(iter(engines), "")
-
-
-def _total_and_largest(tensors: Sequence[A.Tensor]) -> tuple[int, str]:
-    most = sorted(tensors, key=lambda tensor: -tensor.words)[:MOST_NAMED]
-    return sum(t.words for t in tensors), ", ".join(f"{t.name} {t.words:,}" for t in most)
 
 
 def _users(cores: Sequence[A.CoreOp], tensors: Mapping[str, A.Tensor]) -> dict[str, dict[str, set[str]]]:
