@@ -83,9 +83,8 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int 
         return 0
     if ring:
         return ring * shape.sizes.w * shape.sizes.k
-    stages = [stage for stage in mapping.stages if stage.operand == "output"]
-    if stages:
-        return stage_block(shape, mapping.loops, stages[0]).words
+    if stage := mapping.glb_stages.get("output"):
+        return stage_block(shape, mapping.loops, stage).words
     # COMMIT-5: sums lie as results do. In a part of another tensor rows are `pitch` apart, and the last one ends with
     # its own words.
     rows, cols = shape.sizes.k * shape.sizes.h, max(pitch, shape.sizes.w)
