@@ -149,9 +149,10 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
     free = [value for value in values if value.root not in fixed]
     wanted = [value for value in values if value.root in kept]
     choices = list[_Mapped]()
-    if of_all := _all_resident(network, values, candidates):
-        choices.append(of_all)
-    else:
+    if all_fit(network, values, candidates.arch):
+        with suppress(_GlbOverflow):
+            choices.append(_mappings(network, values, candidates))
+    if not choices:
         for resident in resident_choices(network, values, free, wanted, candidates.arch):
             if choices and not _may_be_worth(choices[0], network, candidates):
                 break
@@ -180,14 +181,6 @@ def _least_cycles(layers: Iterable[LayerOp], arch: Arch) -> int:
     """Cycles of layers one by one at least: of their products and results, or of their weights from DRAM."""
     shapes = [layer_shape(layer) for layer in layers if layer.kind.data != "copy"]
     return sum(max(ideal_cycles(each, arch), transfer_cycles(each.weight_words, arch.dram)) for each in shapes)
-
-
-def _all_resident(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped | None:
-    """With all values resident; None where they do not fit."""
-    if all_fit(network, values, candidates.arch):
-        with suppress(_GlbOverflow):
-            return _mappings(network, values, candidates)
-    return None
 
 
 def _best(choices: Sequence[_Mapped], candidates: Candidates) -> _Mapped:
@@ -271,8 +264,11 @@ def _check_layers(
             refusals.add(refusal, label_of(layer))
     refusals.raise_any("nest-assign-mapping")
     if failed:
-        tightest = max(failed, key=lambda each: each[1].words)[0]
-        raise _GlbOverflow(network.number[tightest], _all_of(failed))
+        findings = [replace(finding, where=label_of(layer)) for layer, each in failed for finding in each.findings]
+        # The tightest says what would do for all.
+        layer, tightest = max(failed, key=lambda each: each[1].words)
+        message = str(tightest) if len(findings) == 1 else f"nest-assign-mapping: {len(findings)} problems"
+        raise _GlbOverflow(network.number[layer], GlbTooSmall(message, tightest.words, *findings))
 
 
 class _StreamedByMapping(Exception):
@@ -289,14 +285,6 @@ class _GlbOverflow(Exception):
     def __init__(self, number: int, refusal: GlbTooSmall) -> None:
         super().__init__(str(refusal))
         self.number, self.refusal = number, refusal
-
-
-def _all_of(failed: Sequence[tuple[LayerOp, GlbTooSmall]]) -> GlbTooSmall:
-    """One refusal for several layers: the tightest says what would do for all."""
-    findings = [replace(finding, where=label_of(layer)) for layer, refusal in failed for finding in refusal.findings]
-    tightest = max((refusal for _, refusal in failed), key=lambda refusal: refusal.words)
-    message = str(tightest) if len(findings) == 1 else f"nest-assign-mapping: {len(findings)} problems"
-    return GlbTooSmall(message, tightest.words, *findings)
 
 
 # -- chain -------------------------------------------------------------------------------------------------------------
