@@ -201,14 +201,11 @@ def _group(where: str, table: object) -> GivenGroup:
     """A group that a table says. Raises Refusal."""
     keys = _keys(where, table, GivenGroup)
     layers = _labels(where, keys.get("layers"), 'layers = ["conv1", "conv2"], rows = 2')
-    lists = {name: keys[name] for name in ("delays", "keeps") if name in keys}
-    numbers = {"rows": [keys.get("rows")], "columns": [keys.get("columns", 0)], "delays": [], "keeps": [], **lists}
-    rows, columns, delays, keeps = (
-        _whole(where, name, value, name in ("rows", "columns"), least=int(name == "rows"))
-        for name, value in numbers.items()
-    )
+    (rows,) = _whole(where, "rows", [keys.get("rows")], one=True, least=1)
+    (columns,) = _whole(where, "columns", [keys.get("columns", 0)], one=True)
+    delays, keeps = (_whole(where, name, keys.get(name, [])) for name in ("delays", "keeps"))
     rowwise, loads, single = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
-    return GivenGroup(layers, rows[0], delays, keeps, rowwise, columns[0], loads, single)
+    return GivenGroup(layers, rows, delays, keeps, rowwise, columns, loads, single)
 
 
 def _flag(where: str, name: str, value: object) -> bool:
