@@ -52,11 +52,9 @@ class _Images:
         match op.op_type.data:
             case "ReduceMean" if self.is_mean_of_lines(op):
                 self.replace(op, lines, {}, "GlobalAveragePool")
-            case "ReduceMean":
-                return
             case "Concat" if op.int_attr("axis", 1) in (1, -2):
                 self.replace(op, op.operands, {"axis": IntegerAttr(1, i64)})
-            case "Concat":
+            case "ReduceMean" | "Concat":
                 return
             case _:
                 self.replace(op, op.operands, _attributes(op))
