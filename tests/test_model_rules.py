@@ -319,7 +319,7 @@ def test_commits_and_transfers() -> None:
     assert engines.macro(7, (), ()).busy == BUS.pe.start_cycles + 7 + BUS.pe.finish_cycles
     moved = transfer("results", 17, BUS)
     assert (moved.busy, moved.latency, moved.work) == (3, 50, (("dram_bandwidth_results", 3),))
-    assert engines.transfer("weights", 16).busy == 2
+    assert transfer("weights", 16, BUS).busy == 2
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
-from cnncc.certificate.group_entries import checked_group, group_entries, read_groups, split_into_strips
+from cnncc.certificate.group_entries import checked_group, figures, read_groups, split_into_strips
 from cnncc.certificate.least_costs import least_energy, least_words, prices_of, streamed_least
 from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
@@ -102,7 +102,8 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             }  # fmt: skip
     moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
     about = {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
-    return about | {"groups": group_entries(_groups(source, options, progress), arch)}
+    groups = _groups(source, options, progress)
+    return about | {"groups": [as_json([group])[0] | figures(group, arch) for group in groups]}
 
 
 def _stated(bound: float, known: float) -> float:

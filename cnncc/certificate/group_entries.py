@@ -15,18 +15,13 @@ from cnncc.mapping.strips import split_strip, strip_count
 from cnncc.model.group_bounds import least_group_cycles, least_group_words
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.plan_json import as_json, from_json
+from cnncc.model.plan_json import from_json
 from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling.column_strips import may_roll, split_columns
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.stripes import kind_in_group
 
 Json = dict[str, Any]
-
-
-def group_entries(plans: Sequence[GroupPlan], arch: Arch) -> list[Json]:
-    """An entry for each group."""
-    return [as_json([plan])[0] | figures(plan, arch) for plan in plans]
 
 
 def figures(plan: GroupPlan, arch: Arch) -> Json:

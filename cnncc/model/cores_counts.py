@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from cnncc.arch.model import Arch, core_arch
 from cnncc.mapping.channels import Region
 from cnncc.model.cores_plan import CoresPlan
-from cnncc.model.cores_schedule import PredictedFrames, predicted_frames
+from cnncc.model.cores_schedule import predicted_frames
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.program_counts import (
@@ -23,8 +24,7 @@ from cnncc.model.program_counts import (
     program_counts,
     stored,
 )
-from cnncc.model.program_schedule import HostPart, Part
-from cnncc.model.timed_program import PredictedCycles
+from cnncc.model.program_schedule import HostPart, Part, total
 
 
 def all_counts(parts: Sequence[Part], arch: Arch, causes: bool = True, frames: int = 1) -> Counts:
@@ -55,7 +55,9 @@ def cores_counts(plan: CoresPlan, parts: Sequence[Part], arch: Arch, causes: boo
     cores = [counters_of(*each) for each in zip(timed.cores, counts, peaks, archs, strict=True)]
     regions = [Region(0, 0), *plan.regions]
     highest = {file: max(peak[file] for peak in peaks) for file in FILES}
-    whole = counters_of(_together(timed), added(counts), highest, arch)
+    # The cores run side by side: their total is that of the longest one.
+    together = replace(total(timed.cores), total=timed.total)
+    whole = counters_of(together, added(counts), highest, arch)
     computing = sum(own.compute * core.rows * core.cols for own, core in zip(timed.cores, archs, strict=True))
     whole["utilisation"]["compute"] = whole["macs"] / (computing * arch.pe.lanes) if computing else 0.0
     layers = {
@@ -96,10 +98,3 @@ def _times(counts: Counts, times: int) -> Counts:
     for key, value in counts.items():
         scaled[key] = _times(cast("Counts", value), times) if isinstance(value, dict) else value * times
     return scaled
-
-
-def _together(timed: PredictedFrames) -> PredictedCycles:
-    """The cycles of all cores: the total is the longest one, all others are sums."""
-    sums = {name: sum(getattr(core, name) for core in timed.cores) for name in ("compute", "load", "commit", "dma")}
-    stall = {cause: sum(core.stall.get(cause, 0) for core in timed.cores) for cause in timed.cores[-1].stall}
-    return PredictedCycles(timed.total, **sums, stall=stall)

@@ -39,7 +39,6 @@ from cnncc.model.timed_program import (
     repeat,
 )
 from cnncc.model.timeline import Timeline, TimelineMachine, idle_state, predicted_cycles
-from cnncc.model.transfers import tokens_of
 
 OF_FRAMES = 8  # descriptors of images and results, on both sides, each with a step from frame to frame
 WAIT_FOR_ALL = Wait(tuple(range(len(ENGINES))), 0)  # `halt`
@@ -109,8 +108,8 @@ def _dma(
             # A core has one semaphore for its weights, which core 0 gives by a number of its own.
             own = [task._replace(gives=tuple(Token(HALVES + semaphore) for _ in task.gives)) for task in transfers]
             nodes += [SequencerCycles(DESCRIPTORS_OF_TRANSFER * len(own)), *own]
-    image = _moved("activations", plan.image, arch, Semaphore.INPUT_FREE, Semaphore.IFMAP_FULL)
-    result = _moved("results", plan.result, arch, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
+    image = transfer("activations", plan.image, arch, Semaphore.INPUT_FREE, Semaphore.IFMAP_FULL)
+    result = transfer("results", plan.result, arch, Semaphore.OUTPUT_FULL, Semaphore.OUTPUT_FREE)
     result = result._replace(gives=(*result.gives, Token(RESULT, ALWAYS)))
     loop = repeat(frames + plan.lag, 1, (image, result), over_frames=True)
     return (*nodes, SequencerCycles(OF_FRAMES), loop, Wait((DMA,)), *_hosts(hosts[1]))
@@ -118,10 +117,6 @@ def _dma(
 
 def _hosts(segments: int) -> Iterator[Node]:
     return (Wait(tuple(range(len(ENGINES)))) for _ in range(segments))
-
-
-def _moved(what: str, words: int, arch: Arch, takes: Semaphore, gives: Semaphore) -> Task:
-    return transfer(what, words, arch, tokens_of(takes), tokens_of(gives))
 
 
 def predicted_frames(

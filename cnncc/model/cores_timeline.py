@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cnncc.model.causes import CauseTimeline, idle_timeline
 from cnncc.model.timed_program import (
@@ -85,22 +85,8 @@ class CoresCycles:
         return max(core.total for core in self.cores)
 
 
-class _Clock(Protocol):
-    """What the walk through a core asks of its clock. Times count from the start of the run."""
-
-    @property
-    def elapsed(self) -> int: ...
-    @property
-    def stalls(self) -> Mapping[str, int]: ...
-    def run(self, nodes: Sequence[Node], first: int, last: int) -> None: ...
-    def arrive(self, queue: int, time: int, cause: str) -> None: ...
-    def leave(self, queue: int) -> list[int]: ...
-    def standing(self) -> Hashable: ...
-    def delay(self, cycles: int, idle: Mapping[str, int], times: int) -> None: ...
-
-
 class _PlainClock:
-    """Times without causes."""
+    """Times without causes, from the start of the run on: it does what the walk through a core asks `CauseTimeline`."""
 
     stalls: Mapping[str, int] = {}
 
@@ -174,7 +160,7 @@ class _Walk:
         start = idle_state(core.machine)
         # Behind the queues of the machine stand those of no semaphore: of results, and the notes.
         start = start._replace(tokens=(*start.tokens, *[()] * (max(core.notes, default=RESULT) + 1 - QUEUES)))
-        self.clock: _Clock = (
+        self.clock: _PlainClock | CauseTimeline = (
             idle_timeline(core.machine, start) if causes and core.idles else _PlainClock(core.machine, start)
         )
         self.takes = {queue for at, queue in tokens.targets if at == number}

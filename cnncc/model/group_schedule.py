@@ -29,7 +29,6 @@ from cnncc.model.timed_program import (
     Wait,
     repeat,
 )
-from cnncc.model.transfers import tokens_of
 
 OF_LOAD = 4  # descriptors in DRAM and of the ring, each with a step from stripe to stripe
 
@@ -186,7 +185,7 @@ class _GroupWalk:
         layer, bit = self.group[section.layer], 1 << self.depth - 1
         if layer.is_load:
             words, tokens = layer.sizes.k * section.rows * layer.sizes.w, section.tokens
-            return [transfer("activations", words, self.arch, tokens_of(tokens.takes), tokens_of(tokens.gives))]
+            return [transfer("activations", words, self.arch, tokens.takes, tokens.gives)]
         repeated, past_first, before_last = masks
         # Behind the last stripe of an image comes the first one of the next image.
         rows = section.following or (layer.stripes.rows_of(0) if repeated or before_last else 0)

@@ -19,10 +19,10 @@ from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import StripeTokens
 from cnncc.model.layer_shape import GlbBudget, LayerShape, whole
 from cnncc.model.loop_walk import MOST_BODIES, WalkOrder, WalkPosition
-from cnncc.model.occupancy import Engines, SpatialLoop
+from cnncc.model.occupancy import Engines, SpatialLoop, tokens_of
 from cnncc.model.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
 from cnncc.model.routes import Nest, passing_loop
-from cnncc.model.stream_schedule import stream_schedule
+from cnncc.model.stream_schedule import StreamSchedule
 from cnncc.model.timed_program import (
     ARRAY,
     COMMIT,
@@ -44,7 +44,7 @@ from cnncc.model.timed_program import (
     repeat,
 )
 from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, idle_state, predicted_cycles
-from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers, tokens_of
+from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers
 
 PREFETCHED = frozenset({"weight", "params"})  # the operands that may be prefetched while the layer before runs
 
@@ -106,7 +106,8 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL
     staged = plan.mapping.glb_stages
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
-        return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
+        stream = StreamSchedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart)
+        return LayerSchedule((*stream.nodes(), wait), ())
     walk = ScheduleWalk(plan, arch, full)
     return LayerSchedule((*walk.nodes(), wait), tuple(walk.prefetched))
 

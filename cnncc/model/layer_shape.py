@@ -243,14 +243,10 @@ def stage_block(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> Activ
     return activation_block(shape, stage.operand, inside(shape.sizes, loops[: stage.depth]))
 
 
-def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> int:
-    """Output channels of a full slice of weights or params; inside loops in space, over all their PEs."""
-    return inside(shape.sizes, [loop for loop in loops[: stage.depth] if not loop.on])["k"]
-
-
 def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, words_per_channel: int) -> int:
     """Words of a full slice of weights or params. words_per_channel: of params, or of one position."""
-    channels, sizes = slice_channels(shape, loops, stage), shape.sizes
+    # Inside loops in space a slice has the output channels of all their PEs.
+    channels, sizes = inside(shape.sizes, [loop for loop in loops[: stage.depth] if not loop.on])["k"], shape.sizes
     if stage.operand == "params" and shape.per_position:
         extent = inside(sizes, loops[: stage.depth])
         return extent["h"] * extent["w"] * words_per_channel

@@ -12,8 +12,9 @@ from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
+from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, Task, Token
+from cnncc.model.timed_program import ALWAYS, ARRAY, COMMIT, DMA, HALVES, LOAD, Task, Token
 
 Tokens = tuple[Token, ...]
 
@@ -152,12 +153,16 @@ class Engines:
         units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
         return self._commit(units, words, 0, takes, gives)
 
-    def transfer(self, moved: str, words: int, takes: Tokens = (), gives: Tokens = ()) -> Task:
-        """DMA-2."""
-        return transfer(moved, words, self.arch, takes, gives)
 
-
-def transfer(moved: str, words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
+def transfer(
+    moved: str, words: int, arch: Arch, take: Semaphore = Semaphore.NONE, give: Semaphore = Semaphore.NONE
+) -> Task:
     """DMA-2. moved: weights (with parameters), activations or results."""
     busy, latency = ceil_div(words * arch.dram.rate_cycles, arch.dram.rate_words), arch.dram.latency_cycles
-    return Task(DMA, busy, latency, takes, gives, ((f"dram_bandwidth_{moved}", busy),), f"dram_latency_{moved}")
+    work, late = ((f"dram_bandwidth_{moved}", busy),), f"dram_latency_{moved}"
+    return Task(DMA, busy, latency, tokens_of(take), tokens_of(give), work, late)
+
+
+def tokens_of(semaphore: Semaphore, when: int | None = ALWAYS) -> Tokens:
+    """One token under a condition; none without a semaphore, or if the condition never holds (None)."""
+    return (Token(HALVES + semaphore, when),) if semaphore and when is not None else ()

@@ -258,6 +258,6 @@ def _program_cycles(
 
 def total(parts: Sequence[PredictedCycles]) -> PredictedCycles:
     """The cycles of several pieces together."""
-    stall = {cause: sum(part.stall[cause] for part in parts) for cause in parts[0].stall}
+    stall = {cause: sum(part.stall.get(cause, 0) for part in parts) for cause in parts[-1].stall}
     sums = {name: sum(getattr(part, name) for part in parts) for name in ("total", "compute", "load", "commit", "dma")}
     return PredictedCycles(**sums, stall=stall)

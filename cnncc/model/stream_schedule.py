@@ -7,19 +7,16 @@ from cnncc.mapping.mapping import Mapping
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import LayerShape, inside, whole
 from cnncc.model.loop_walk import WalkOrder, WalkPosition
-from cnncc.model.occupancy import Engines
+from cnncc.model.occupancy import Engines, tokens_of, transfer
 from cnncc.model.routes import Nest
 from cnncc.model.timed_program import SETTINGS, Node, SequencerCycles, Task, repeat
-from cnncc.model.transfers import tokens_of
 
 
-def stream_schedule(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> list[Node]:
-    """The program up to its `sync`. apart: whether an operand's images have gaps between them."""
-    return _StreamSchedule(shape, mapping, arch, residual, apart).nodes()
+class StreamSchedule:
+    """One layer: blocks of all operands, one after the other, inside `depth` loops.
 
-
-class _StreamSchedule:
-    """One layer: blocks of all operands, one after the other, inside `depth` loops."""
+    apart: whether an operand's images have gaps between them.
+    """
 
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> None:
         self.shape, self.engines, self.residual = shape, Engines(shape, arch), residual
@@ -34,7 +31,7 @@ class _StreamSchedule:
         self.words = block["n"] * block["k"] * block["h"] * block["w"]
 
     def nodes(self) -> list[Node]:
-        """Descriptors, settings, the first block if blocks are prefetched, the loops."""
+        """The program up to its `sync`: descriptors, settings, the first block if blocks are prefetched, the loops."""
         first = self._fetched() if self.doubled and self.depth else []
         return [
             SequencerCycles(self._descriptors()),
@@ -67,9 +64,9 @@ class _StreamSchedule:
         """The inputs of a block. The first transfer waits for a free buffer; the last gives RESIDUAL_FULL for all."""
         transfers: list[Node] = []
         for operand in self.inputs:
-            takes = tokens_of(self._free()) if operand == self.inputs[0] else ()
-            gives = tokens_of(Semaphore.RESIDUAL_FULL) if operand == self.inputs[-1] else ()
-            transfers.append(self.engines.transfer("activations", self.words, takes, gives))
+            take = self._free() if operand == self.inputs[0] else Semaphore.NONE
+            give = Semaphore.RESIDUAL_FULL if operand == self.inputs[-1] else Semaphore.NONE
+            transfers.append(transfer("activations", self.words, self.engines.arch, take, give))
         return transfers
 
     def _commit(self) -> Task:
@@ -80,4 +77,4 @@ class _StreamSchedule:
     def _drained(self) -> list[Node]:
         if "output" not in self.staged:
             return []
-        return [self.engines.transfer("results", self.words, tokens_of(Semaphore.OUTPUT_FULL), tokens_of(self._free()))]
+        return [transfer("results", self.words, self.engines.arch, Semaphore.OUTPUT_FULL, self._free())]

@@ -13,8 +13,8 @@ from cnncc.mapping.mapping import Mapping
 from cnncc.model.glb_tokens import ORDER, PRIMED, GlbTokens, Semaphore, output_free
 from cnncc.model.layer_shape import activation_block, slices
 from cnncc.model.loop_walk import WalkOrder, WalkPosition
-from cnncc.model.occupancy import Engines, Tokens
-from cnncc.model.timed_program import ALWAYS, HALVES, Task, Token
+from cnncc.model.occupancy import Engines, Tokens, tokens_of, transfer
+from cnncc.model.timed_program import HALVES, Task
 
 PRIMED_QUEUES = {HALVES + semaphore: count for semaphore, count in PRIMED.items()}
 
@@ -103,7 +103,7 @@ class Transfers:
             take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
             if operand in ("params", "weight"):
                 words = self._slice(operand, at)
-                fetches.append(Fetch(operand, words, self._transfer("weights", words, take, give)))
+                fetches.append(Fetch(operand, words, transfer("weights", words, self.engines.arch, take, give)))
             else:
                 fetches += self._block("activations", operand, at, take, give)
         return fetches
@@ -116,10 +116,7 @@ class Transfers:
         seconds = self.seconds(following, order) if following else []
         free = output_free(self.stages["output"])
         block = self._block("results", "output", at, Semaphore.OUTPUT_FULL, free)
-        return [*seconds, *(transfer.task for transfer in block)]
-
-    def _transfer(self, moved: str, words: int, take: Semaphore, give: Semaphore) -> Task:
-        return self.engines.transfer(moved, words, tokens_of(take), tokens_of(give))
+        return [*seconds, *(fetch.task for fetch in block)]
 
     def _slice(self, operand: str, at: WalkPosition) -> int:
         """Words of a slice of weights or params, for all PEs."""
@@ -135,7 +132,7 @@ class Transfers:
         count = block.transfers(self.shape.channels_of(operand), self.apart)
         words = block.words // count
         tokens = [(none if i else take, give if i == count - 1 else none) for i in range(count)]
-        return [Fetch(operand, words, self._transfer(moved, words, *each)) for each in tokens]
+        return [Fetch(operand, words, transfer(moved, words, self.engines.arch, *each)) for each in tokens]
 
     def since(self) -> set[int]:
         """The depths of the stages that the tokens of loads and commits are about."""
@@ -164,8 +161,3 @@ class Transfers:
 
     def _at_last(self, operand: str, semaphore: Semaphore, at: WalkPosition) -> Tokens:
         return tokens_of(semaphore, at.last(self.stages[operand].depth)) if operand else ()
-
-
-def tokens_of(semaphore: Semaphore, when: int | None = ALWAYS) -> Tokens:
-    """One token under a condition; none without a semaphore, or if the condition never holds (None)."""
-    return (Token(HALVES + semaphore, when),) if semaphore and when is not None else ()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from xdsl.ir import Operation
 
 from cnncc.dialects.cnn import AddOp, ConvOp, PoolOp, Steps
 from cnncc.dialects.weights import arrays_of
@@ -81,19 +80,14 @@ class WeightWords:
                 f"weights {name} belong to no layer of the network: give the model that the binary is from, with its "
                 "options"
             )
-        return _params(_steps(layer), words)
+        return _params(layer.steps.data if layer.steps else Steps(), words)
 
-    def _layer(self, label: str) -> Operation | None:
+    def _layer(self, label: str) -> ConvOp | PoolOp | AddOp | None:
         """The layer whose label it is."""
         for op in self.claim.module.walk():
             if isinstance(op, ConvOp | PoolOp | AddOp) and op.label and op.label.data == label:
                 return op
         return None
-
-
-def _steps(op: Operation) -> Steps:
-    assert isinstance(op, ConvOp | PoolOp | AddOp)
-    return op.steps.data if op.steps else Steps()
 
 
 def _params(steps: Steps, words: Words) -> Array:

@@ -18,7 +18,7 @@ from cnncc.isa.table import ADDRESSING, CHANGING_SETTINGS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.programs import Core
 from cnncc.machine.instruction_sizes import UnitSettings
-from cnncc.machine.program import Leaf, LoopNode, Node
+from cnncc.machine.program import Leaf, LoopNode, Node, leaves
 from cnncc.machine.values.addresses import Descriptor, Descriptors
 
 Span = tuple[int, int]  # the least and the greatest address
@@ -164,10 +164,7 @@ class _SpanWalk:
 
 def _sets(nodes: Sequence[Node]) -> bool:
     """Whether nodes change descriptors or output units."""
-    return any(
-        _sets(node.body) if isinstance(node, LoopNode) else node.instruction.spec.kind in CHANGING_SETTINGS
-        for node in nodes
-    )
+    return any(leaf.instruction.spec.kind in CHANGING_SETTINGS for leaf in leaves(nodes))
 
 
 def position_terms(inst: Instruction) -> Terms:

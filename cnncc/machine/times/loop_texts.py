@@ -67,12 +67,13 @@ class LoopTexts:
             first = last = 0
             for node in loop.body:
                 if isinstance(node, LoopNode):
-                    masks = self.edge_masks(node)
+                    inner_first, inner_last = self.edge_masks(node)
+                    first, last = first | inner_first, last | inner_last
                 elif node.instruction.spec.engine in ENGINES:
-                    masks = (self.task(node).first_loops, self.task(node).last_loops)
-                else:
-                    continue
-                first, last = first | masks[0], last | masks[1]
+                    for token in self.task(node).takes:
+                        first |= token.mask
+                    for token in self.task(node).gives:
+                        last |= token.mask
             self._edge_masks[loop.first] = (first, last)
         return self._edge_masks[loop.first]
 

@@ -61,23 +61,6 @@ class EngineTask:
     takes: tuple[EngineToken, ...]
     gives: tuple[EngineToken, ...]
 
-    @property
-    def first_loops(self) -> int:
-        """Loop registers whose first iteration matters, as a mask."""
-        return _union(self.takes)
-
-    @property
-    def last_loops(self) -> int:
-        """Loop registers whose last iteration matters, as a mask."""
-        return _union(self.gives)
-
-
-def _union(tokens: tuple[EngineToken, ...]) -> int:
-    mask = 0
-    for token in tokens:
-        mask |= token.mask
-    return mask
-
 
 def _token(inst: Instruction, field: str, queue: int) -> tuple[EngineToken, ...]:
     mask = mask_of(inst.when(field))

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.isa.fields import When
-from cnncc.isa.table import Instruction, InstructionKind
+from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.instruction_sizes import ceil_div, commit_results, load_words
 from cnncc.machine.mac_operations import operands_of
 from cnncc.machine.program import LoopNode, Node
@@ -47,7 +48,7 @@ from cnncc.machine.values.regfile import Half, HalfFault, Halves, PsumHalf, Word
 from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, WorkLimit, work_of
 
-Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
+Rules = dict[Kind, Callable[[Instruction], None] | None]
 
 BLOCK_ELEMENTS = 1 << 22  # the most elements of one array in a block; larger loops run in smaller blocks
 
@@ -76,7 +77,7 @@ class Interpreter:
         self.block_elements = BLOCK_ELEMENTS
         self.work = WorkLimit()
         self._independent: dict[tuple[object, ...], bool] = {}
-        self.rules: Rules = {kind: self._rule(kind) for kind in InstructionKind}
+        self.rules: Rules = {kind: self._rule(kind) for kind in Kind}
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Execute nodes in order."""
@@ -91,28 +92,24 @@ class Interpreter:
             except (HalfFault, OutOfRange) as fault:
                 raise (node.head if isinstance(node, LoopNode) else node).trap(str(fault)) from fault
 
-    def _rule(self, kind: InstructionKind) -> Callable[[Instruction], None] | None:
+    def _rule(self, kind: Kind) -> Callable[[Instruction], None] | None:
         """What an instruction does with values; None where it concerns time alone, or loops."""
         match kind:
-            case InstructionKind.DESC | InstructionKind.STEP:
+            case Kind.DESC | Kind.STEP:
                 return self.descriptors.set
-            case InstructionKind.DMA:
+            case Kind.DMA:
                 return self._dma
-            case InstructionKind.LOAD:
+            case Kind.LOAD:
                 return self._load
-            case InstructionKind.MAC:
+            case Kind.MAC:
                 return self._mac
-            case InstructionKind.UNIT:
+            case Kind.UNIT:
                 return self._set_unit
-            case InstructionKind.COMMIT:
+            case Kind.COMMIT:
                 return self._commit
-            case InstructionKind.HOST:
+            case Kind.HOST:
                 return self._host
-            case InstructionKind.SYNC | InstructionKind.SIGNAL | InstructionKind.HALT:
-                return None
-            case InstructionKind.CORE | InstructionKind.ROUTE:
-                return None
-            case InstructionKind.LOOP | InstructionKind.END:
+            case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.CORE | Kind.ROUTE | Kind.LOOP | Kind.END:
                 return None
             case _:
                 assert_never(kind)
