@@ -10,7 +10,7 @@ The space of docs/mapper.md is enumerated once more. A point is excluded by the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import gcd, prod
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.mapping.mapping import Loop, Mapping, Stage, even_sets
+from cnncc.mapping.mapping import Loop, Mapping, Stage, even_sets, without_single
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, SequencerCycles, Task, TimedLoop, busy_cycles
@@ -143,7 +143,7 @@ def _fits_ifmap(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
     """SPACE-4: whether a PE's ifmap file fits the image of a point of SPACE-1 to SPACE-3 and SPACE-5."""
     size, (_, h, w, c, r, s) = extents(shape), at.box
     before, inside = at.form.split("|")
-    loop_steps = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
+    loop_steps = {dim: steps(dim in _sharing(at.form), dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
     cols = [dim for dim, pes in zip(ON_COLS, at.cols, strict=True) if pes > 1]
     beside = len(cols) < 2 or (cols[-1] == "w" and ("w" in before or loop_steps["w"][2] == 1))
     anew = inside[0] != "I" or loop_steps["k"][2] == at.box[0]  # nothing runs between its loads and macro-instructions
@@ -165,9 +165,12 @@ def _held(outputs: int, taps: int, stride: int, dilation: int) -> int:
 # -- macro-instructions, dimension by dimension ------------------------------------------------------------------------
 
 
-def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int, int] | None:
-    """SPACE-5: the steps of the loops in time, on rows, on columns. None if another point has the same mapping."""
-    if dim in "khw" and dim in form.split("|")[1]:
+def steps(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int, int] | None:
+    """SPACE-5: the steps of the loops in time, on rows, on columns. None if another point has the same mapping.
+
+    shared: whether the dimension is block-distributed.
+    """
+    if shared:
         on_rows = -(-extent // rows)
         on_cols = -(-on_rows // cols)
         legal = -(-extent // on_rows) == rows and -(-on_rows // on_cols) == cols and box <= on_cols
@@ -183,7 +186,7 @@ def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> t
 @cache
 def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int] | None:
     """(trips, held): times that the loops over a dimension reach the box, and the sum of the indices that it holds."""
-    all_steps = steps("|" + dim if shared else dim + "|", dim, extent, rows, cols, box)
+    all_steps = steps(shared, dim, extent, rows, cols, box)
     if all_steps is None:
         return None
     time, on_rows, on_cols = all_steps
@@ -193,8 +196,7 @@ def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int)
     for step, axis in loops:
         after = list[int]()
         # docs/model.md: the rest of the innermost loop over k in space is spread over as many sets as share it evenly.
-        last = axis and step == [step for step, on in loops if on][-1] and axis == [on for _, on in loops if on][-1]
-        sets = around // min(step, around) if dim == "k" and last else 1
+        sets = around // min(step, around) if dim == "k" and (step, axis) in space[-1:] else 1
         for piece in pieces:
             # The iterations of a loop in space run at once. A smaller rest runs behind them.
             whole, rest = divmod(piece, step)
@@ -290,7 +292,7 @@ def _columns(
 def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
     """The mapping of a point with all operands in the GLB (SPACE-6 to SPACE-9)."""
     size = extents(shape)
-    step = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in DIMS}
+    step = {dim: steps(dim in _sharing(at.form), dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in DIMS}
     before, inside = at.form.split("|")
     late = "r" in inside
     sums = [Loop(dim, step[dim][1], "rows") for dim in "cr" if at.of(dim)[0] > 1]
@@ -312,17 +314,11 @@ def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
         kept = "hwck" if at.of("h")[2] > 1 else "wsrck" if "c" in taken else "wksr" if shape.channelwise else "wscrk"
     loops += [Loop(dim, taken.get(dim, 1), keep=True) for dim in kept]
     loops += [Loop(dim, 1, "lanes", keep=True) for dim in kept if dim in taken]
-    left, running, depths = dict(vars(shape.sizes)), list[Loop](), [0]
-    for loop in loops:  # loops with one iteration are left out
-        if (now := min(loop.step, left[loop.dim])) < left[loop.dim]:
-            running.append(replace(loop, step=now))
-        left[loop.dim] = now
-        depths.append(len(running))
     stages = [Stage("weight", "glb", 0)] if shape.is_mac else []
     stages += [Stage("params", "glb", 0)] if shape.params else []
-    stages += [Stage("weight", "rf", depths[places["W"]], arch.pe.weight_halves)] if shape.is_mac else []
-    stages.append(Stage("ifmap", "rf", depths[places["I"]], arch.pe.ifmap_halves))
-    return Mapping(tuple(running), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.operand == "ifmap"))))
+    stages += [Stage("weight", "rf", places["W"], arch.pe.weight_halves)] if shape.is_mac else []
+    stages.append(Stage("ifmap", "rf", places["I"], arch.pe.ifmap_halves))
+    return without_single(loops, stages, shape.sizes, lambda stage: (stage.depth, stage.operand == "ifmap"))
 
 
 # -- bounds from records -----------------------------------------------------------------------------------------------
@@ -391,7 +387,5 @@ def is_enumerated(shape: LayerShape, arch: Arch, budget: int) -> bool:
 
     All weights and parameters fit the GLB then (SPACE-12). Several images have others (LOCAL-5).
     """
-    sizes = shape.sizes
-    owners = sizes.h * sizes.w if shape.per_position else sizes.k
-    is_alone = sizes.n == 1 or shape.per_position
-    return is_alone and shape.weight_words + shape.params * arch.words_per_param * owners <= budget
+    is_alone = shape.sizes.n == 1 or shape.per_position
+    return is_alone and shape.weight_words + shape.param_words(arch) <= budget

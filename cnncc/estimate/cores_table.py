@@ -55,7 +55,7 @@ def as_json(program: Program, frames: int, alone: Program | Refusal | None = Non
     ]
     channels = [
         {**counted, "label": ring.label, "keeps": ring.keeps, "fewest": ring.least, "words_of_row": _row(plan, at)}
-        for at, (counted, ring) in enumerate(zip(counters["channels"], plan.rings, strict=True))
+        for at, (counted, ring) in enumerate(zip(counters["channels"], plan.chain.channels, strict=True))
     ]
     return {
         **{"source": program.source, "arch": program.arch.name, "clock_mhz": program.arch.clock_mhz},
@@ -88,7 +88,7 @@ def _alone(program: Program | Refusal | None) -> dict[str, Any] | None:
 
 def _row(plan: CoresPlan, at: int) -> int:
     """Words of a row of a channel, of all its rows of channels."""
-    sizes = plan.rings[at].producer.sizes
+    sizes = plan.chain.channels[at].producer.sizes
     return sizes.k * sizes.w
 
 

@@ -18,7 +18,7 @@ from cnncc.dialects.nest import CoresOp, chain_of, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._group_run import FrameRing, GroupRun
 from cnncc.eval._lanes import Ints
-from cnncc.mapping.channels import Channel, buffers
+from cnncc.mapping.channels import buffers
 from cnncc.weights import Array
 
 Order = Callable[[Sequence[int]], int]  # of the numbers of the cores that can go on, the one that does
@@ -62,7 +62,8 @@ class CoresRun:
         self.outputs = np.zeros((frames, *image_shape(cores.outputs[0].type)[1:]), np.int64)
         self.groups, sources, channels = list[GroupRun](), {entry: image}, iter(self.chain.channels)
         for group in cores.groups():
-            targets = [(op, _ring(next(channels), op.value)) for op in cores.channels_behind(group)]
+            behind = [(op, next(channels)) for op in cores.channels_behind(group)]
+            targets = [(op, FrameRing(channel.label, op.value, channel.ring)) for op, channel in behind]
             outside = {group.inside_of(op.value): ring for op, ring in targets} | sources
             outside |= {} if targets else {group.yielded()[0]: result}
             self.groups.append(GroupRun(group, symbols, outside, 1, frames))
@@ -113,8 +114,7 @@ class CoresRun:
                 yield _Turn([_full(RESULT)], partial(leave, frame - lag), [_free(RESULT)])
 
     def _circle(self, name: str, value: SSAValue) -> FrameRing:
-        _, channels, rows, cols = image_shape(value.type)
-        return FrameRing(name, (channels, rows, cols), self.buffers * rows)
+        return FrameRing(name, value, self.buffers * image_shape(value.type)[2])
 
     def _link(self, number: int) -> str:
         """What a link carries, by name. Before the first core that is the image, behind the last one the result."""
@@ -140,8 +140,3 @@ class CoresRun:
     def trace(self) -> dict[str, Ints]:
         """All rows of every layer that has a key, by that key."""
         return {key: rows for group in self.groups for key, rows in group.trace().items()}
-
-
-def _ring(channel: Channel, value: SSAValue) -> FrameRing:
-    _, channels, rows, cols = image_shape(value.type)
-    return FrameRing(channel.label, (channels, rows, cols), channel.ring)

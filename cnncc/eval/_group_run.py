@@ -71,10 +71,10 @@ class _Columns:
 
 
 class FrameRing:
-    """A ring of rows of images that follow each other: row y of image f lies in slot (f * height + y) mod `keeps`."""
+    """A ring of rows of a value, image after image: row y of image f lies in slot (f * height + y) mod `keeps`."""
 
-    def __init__(self, name: str, shape: tuple[int, int, int], keeps: int) -> None:
-        channels, self.height, cols = shape
+    def __init__(self, name: str, value: SSAValue, keeps: int) -> None:
+        _, channels, self.height, cols = image_shape(value.type)
         self.name, self.ring = name, Ring(name, (1, channels, self.height, cols), keeps)
 
     def write(self, image: int, first: int, rows: Ints) -> None:

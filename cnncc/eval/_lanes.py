@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from cnncc.numerics import Ints
+
 Values = npt.NDArray[Any]
 
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
+from cnncc.eval._register_files import Mask
 from cnncc.numerics import Ints
-
-Mask = npt.NDArray[np.bool_]
 
 
 def addresses(tensor: A.Tensor) -> Ints:
@@ -210,7 +208,7 @@ def slots(of: A.Slots, counts: tuple[int, ...]) -> Ints:
     return of.base + np.tensordot(steps[: len(counts)], np.indices(counts), axes=1)
 
 
-def last_columns(place: A.Place) -> npt.NDArray[np.bool_]:
+def last_columns(place: A.Place) -> Mask:
     """A mask of the columns of a rectangle that are the last of their set."""
     cols = np.arange(place.cols)
     return (cols % place.set_cols == place.set_cols - 1) | (cols == place.cols - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import LOOP_REGISTERS
@@ -65,6 +65,18 @@ def leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
             yield from leaves(node.body)
         else:
             yield node
+
+
+def first_transfers(nodes: Iterable[Node], direction: str) -> list[Leaf]:
+    """The transfers in a direction that come before all other nodes."""
+    transfers: list[Leaf] = []
+    for node in nodes:
+        if not isinstance(node, Leaf) or node.instruction.spec.kind is not InstructionKind.DMA:
+            break
+        if node.instruction.text("direction") != direction:
+            break
+        transfers.append(node)
+    return transfers
 
 
 def build_tree(instructions: Sequence[Instruction]) -> list[Node]:

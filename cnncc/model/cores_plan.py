@@ -53,11 +53,6 @@ class CoresPlan:
         links = [self._link(number) for number in range(len(groups) - 1)]
         return CoreChainData(groups, links, image_tokens(groups[0], self.reads[0], self.height))
 
-    @property
-    def rings(self) -> list[Channel]:
-        """All channels with the layers at their ends."""
-        return self.chain.channels
-
     def _link(self, number: int) -> Link:
         before, behind, channels = self.groups[number].group, self.groups[number + 1].group, list[Channel]()
         for at, own in enumerate(each for each in self.channels if each.group == number):

@@ -6,7 +6,7 @@ The rules are LOAD-2, MAC-4, COMMIT-3, COMMIT-6 and DMA-2 of docs/machine.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -31,10 +31,10 @@ class SpatialLoop(NamedTuple):
 SpatialLoops = tuple[SpatialLoop, ...]
 
 
-@lru_cache(maxsize=1 << 14)
-def _distinct_sums(terms: tuple[tuple[int, int], ...]) -> int:
-    ranges = [range(0, count * step, step) for count, step in terms]
-    return len({sum(offsets) for offsets in product(*ranges)})
+def sums(terms: Iterable[tuple[int, int]]) -> set[int]:
+    """The different sums of terms (count, step), each 0, step, … (count - 1) step: positions among PEs."""
+    ranges = [range(0, count * step, step) if step else (0,) for count, step in terms]
+    return {sum(offsets) for offsets in product(*ranges)}
 
 
 def distinct(moves: Iterable[tuple[str, int, int]]) -> int:
@@ -47,7 +47,7 @@ def distinct(moves: Iterable[tuple[str, int, int]]) -> int:
     for axis, count, step in moves:
         if count > 1 and step:
             axes.setdefault(axis, []).append((count, step))
-    return prod(terms[0][0] if len(terms) == 1 else _distinct_sums(tuple(terms)) for terms in axes.values())
+    return prod(terms[0][0] if len(terms) == 1 else len(sums(terms)) for terms in axes.values())
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.mapping.mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape
+from cnncc.model.occupancy import sums
 from cnncc.model.register_files import passes_columns, positions, shared_columns
-from cnncc.model.routes import Nest, Route, RouteLoop, RouteTerm, count_inside, passing_loop, sums
+from cnncc.model.routes import Nest, Route, RouteLoop, RouteTerm, count_inside, passing_loop
 
 KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
 OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")

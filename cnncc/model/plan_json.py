@@ -137,12 +137,8 @@ def _cores(entry: Json) -> CoresPlan:
 def _group(entry: Json) -> GroupPlan:
     plans, group = list[LayerPlan](), list[GroupLayer]()
     for own in entry["layers"]:
-        delay, keeps, leaves, first = (
-            _whole(own["delay"]),
-            _whole(own["keeps"]),
-            bool(own["leaves"]),
-            _whole(own["first"]),
-        )
+        delay, keeps, first = (_whole(own[name]) for name in ("delay", "keeps", "first"))
+        leaves = bool(own["leaves"])
         if "load" in own:
             n, k, h, w = map(_whole, own["shape"])
             group.append(load_of_rows(str(own["load"]), (n, k, h, w), _whole(own["rows"]), delay, keeps, first))
@@ -183,19 +179,16 @@ def _layer(entry: Json) -> LayerPlan:
         tuple(map(_whole, given[name])) for name in ("kernel", "stride", "pad", "dilation")
     )
     window = Window(kernel, stride, pad, dilation, *(_whole(given[name]) for name in ("group", "fill", "zero")))
-    kind, params, ih, iw, shuffle = entry["kind"], *(_whole(entry[name]) for name in ("params", "ih", "iw", "shuffle"))
-    per_position, image, residual_apart = (
-        bool(entry["per_position"]),
-        _whole(entry["image"]),
-        bool(entry["residual_apart"]),
-    )
-    shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, per_position, image, residual_apart)
-    if kind not in (*KINDS, COPY):
-        raise Refusal(f"no layer is of kind '{kind}': they are {', '.join((*KINDS, COPY))}")
-    if min(params, ih, iw, image) < 0:
-        raise Refusal(f"params {params}, ih {ih}, iw {iw} and image {image} are at least 0")
-    if shuffle < 1 or sizes.k % shuffle or sizes.k % window.group:
-        raise Refusal(f"{sizes.k} channels of {window.group} groups, {shuffle} of them shuffled")
+    numbers = {name: _whole(entry[name]) for name in ("params", "ih", "iw", "shuffle", "image")}
+    flags = {name: bool(entry[name]) for name in ("per_position", "residual_apart")}
+    shape = LayerShape(str(entry["kind"]), sizes, window, **numbers, **flags)
+    if shape.kind not in (*KINDS, COPY):
+        raise Refusal(f"no layer is of kind '{shape.kind}': they are {', '.join((*KINDS, COPY))}")
+    if min(shape.params, shape.ih, shape.iw, shape.image) < 0:
+        given = f"params {shape.params}, ih {shape.ih}, iw {shape.iw} and image {shape.image}"
+        raise Refusal(f"{given} are at least 0")
+    if shape.shuffle < 1 or sizes.k % shape.shuffle or sizes.k % window.group:
+        raise Refusal(f"{sizes.k} channels of {window.group} groups, {shape.shuffle} of them shuffled")
     mapping = parse(str(entry["mapping"]), sizes)
     residual = bool(entry["residual"])
     operands = shape.operands(residual)

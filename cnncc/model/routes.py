@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 from typing import NamedTuple, TypeVar
 
@@ -193,12 +192,6 @@ class Nest:
         if loop.dim in REDUCTION_DIMS:
             in_parts = in_parts or len(pieces) > 1 or (pieces[0][0] > 1 and not loop.on)
         return any(self._has_partial_sums(depth + 1, {**left, loop.dim: size}, in_parts, seen) for _, size, _ in pieces)
-
-
-def sums(terms: Sequence[RouteTerm]) -> set[int]:
-    """The different sums of terms: positions among PEs."""
-    ranges = [range(0, term.n * term.step, term.step) if term.step else (0,) for term in terms]
-    return {sum(offsets) for offsets in product(*ranges)}
 
 
 def count_inside(start: int, limit: int, terms: Sequence[RouteTerm]) -> int:

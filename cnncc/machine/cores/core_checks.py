@@ -141,7 +141,7 @@ def _check_one_giver_and_taker(target: Semaphore, wiring: Wiring) -> None:
         by_engine: dict[tuple[int, str], TokenUse] = {}
         for use in uses:
             if not _is_signal(use):
-                by_engine.setdefault((use.core, use.engine), use)
+                by_engine.setdefault((use.core, use.leaf.instruction.spec.engine), use)
         if len(by_engine) > 1:
             one, other = list(by_engine.values())[:2]
             raise Refusal(f"{one} and {other}: one engine of one core {what} tokens of {_name(target)} (CORE-4)")

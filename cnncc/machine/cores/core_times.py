@@ -91,9 +91,8 @@ class CoreTimes(CoreWalk[int]):
         self.piece = TimedPiece(simulation, start_state(core.arch), 0)
         self.latency = core.arch.cores.latency_cycles
         self.results: dict[int, int] = {}  # by frame: when its last transfer to DRAM was done
-        self._rows: dict[
-            int, dict[int, int]
-        ] = {}  # by descriptor whose rows are frames: rows an iteration, by register
+        # By descriptor whose rows are frames: rows an iteration, by register.
+        self._rows = dict[int, dict[int, int]]()
 
     def run_node(self, node: Node) -> None:
         self.piece.run([node], self.first, self.last)
@@ -216,12 +215,6 @@ class _Moment:
     cycles: int
     counts: Sequence[Mapping[Key, int]]
 
-    @classmethod
-    def of(cls, walks: Sequence[CoreTimes], leader: CoreTimes) -> _Moment:
-        """Now."""
-        counts = [dict(walk.piece.clock.counts) for walk in walks]
-        return cls(leader.index[0], leader.piece.clock.elapsed, counts)
-
 
 def _run(walks: Sequence[CoreTimes], tokens: SharedTokens[int], pick: Pick[int] | None) -> tuple[int, int] | None:
     """Run all cores. Returns the period, if a state came back."""
@@ -234,7 +227,8 @@ def _run(walks: Sequence[CoreTimes], tokens: SharedTokens[int], pick: Pick[int] 
             break
         if period is None and min(walk.frames_left() for walk in walks):
             standing = tuple(walk.standing(leader) for walk in walks), _tokens_of(walks, tokens)
-            before, now = met.get(standing), _Moment.of(walks, leader)
+            counts = [dict(walk.piece.clock.counts) for walk in walks]
+            before, now = met.get(standing), _Moment(leader.index[0], leader.piece.clock.elapsed, counts)
             met[standing] = now
             if before is not None:
                 period = now.cycles - before.cycles, now.frame - before.frame

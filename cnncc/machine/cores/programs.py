@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from cnncc.arch.model import Arch, core_arch
@@ -103,11 +103,6 @@ class TokenUse:
     leaf: Leaf
     depth: int
 
-    @property
-    def engine(self) -> str:
-        """The engine, or the sequencer for a `signal`."""
-        return self.leaf.instruction.spec.engine
-
     def __str__(self) -> str:
         inst = self.leaf.instruction
         return f"core {self.core}, instruction {self.leaf.index} ({inst.spec.name})"
@@ -124,9 +119,9 @@ class Wiring:
     - gives, takes: by a core's own number, the instructions that give and take
     """
 
-    routes: Mapping[Semaphore, Sequence[Semaphore]] = field(default_factory=dict[Semaphore, Sequence[Semaphore]])
-    gives: TokenUses = field(default_factory=dict[Semaphore, Sequence[TokenUse]])
-    takes: TokenUses = field(default_factory=dict[Semaphore, Sequence[TokenUse]])
+    routes: Mapping[Semaphore, Sequence[Semaphore]]
+    gives: TokenUses
+    takes: TokenUses
 
     def targets(self, semaphore: Semaphore) -> Sequence[Semaphore]:
         """The semaphores that tokens given to one go to (CORE-3)."""

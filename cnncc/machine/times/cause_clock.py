@@ -115,8 +115,7 @@ class CauseClock(Clock):
             self._opening = Charge(owner, ending, root)
             return
         for cause, cycles in cycles_by_cause(root, ending).items():
-            key = (owner, cause)
-            self.counts[key] = self.counts.get(key, 0) + cycles * times
+            self.counts[owner, cause] += cycles * times
 
     # -- states and effects --------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Rules: TIME-1 to TIME-4, TIME-6. What `cause_clock.py` adds are the causes of id
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -78,7 +79,7 @@ class Clock:
 
     def __init__(self, state: State, overlap: bool) -> None:
         self.past = self.now = 0
-        self.counts: dict[Key, int] = {}
+        self.counts = Counter[Key]()
         self._overlap = overlap
         self._state: State | None = state  # the state at this moment, if known
         self._stale = True  # whether _starts … _held are older than the state
@@ -128,24 +129,21 @@ class Clock:
 
         owner: the offset to the effect's own owners.
         """
-        counts = self.counts
         for (whose, name), count in effect.counts.items():
-            key = (whose + owner, name)
-            counts[key] = counts.get(key, 0) + count * times
+            self.counts[whose + owner, name] += count * times
         self.now += times * effect.elapsed
         self._state, self._stale, self.unit = effect.state, True, effect.state.unit
 
-    def tick(self, owner: int, cycles: int = 1) -> None:
-        """The sequencer spends cycles on an instruction of `owner`."""
+    def tick(self, owner: int) -> None:
+        """The sequencer spends a cycle on an instruction of `owner`."""
         if self._state is not None:
             self._go_on()
-        self._go_to(owner, self.now, cycles)
+        self._go_to(owner, self.now, 1)
 
     def _go_to(self, owner: int, time: int, cycles: int) -> None:
         """The sequencer waits until a time, then spends cycles."""
         before, self.now = self.now, self._later(time, cycles)
-        key = (owner, "total")
-        self.counts[key] = self.counts.get(key, 0) + self.now - before
+        self.counts[owner, "total"] += self.now - before
 
     def wait(self, owner: int, engines: tuple[int, ...], cycles: int) -> None:
         """The sequencer waits until engines are done, then spends `cycles` (PROG-4)."""
@@ -178,8 +176,7 @@ class Clock:
         for token in task.gives:
             if not token.mask & ~last:
                 self.give(token.queue, done)
-        key = (owner, ENGINES[engine])
-        self.counts[key] = self.counts.get(key, 0) + took.busy
+        self.counts[owner, ENGINES[engine]] += took.busy
         if engine == ARRAY:
             self._array_ran(owner, start, end)
 
@@ -232,7 +229,7 @@ class Clock:
         """Let so many cycles pass, in which `counts` are counted so many times and all times move along."""
         self.past += cycles
         for key, count in counts.items():
-            self.counts[key] = self.counts.get(key, 0) + count * times
+            self.counts[key] += count * times
 
     def open_interval(self) -> Hashable:
         """What counts of the past depend on, beside the state, at a moment that was frozen."""

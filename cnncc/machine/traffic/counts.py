@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import prod
 from typing import assert_never
@@ -107,11 +107,10 @@ class _Descriptor:
 
     height: int = 0
     width: int = 0
-    steps: tuple[tuple[int, FieldTerm], ...] = ()
+    steps: Mapping[int, FieldTerm] = field(default_factory=dict[int, FieldTerm])
 
     def with_step(self, register: int, term: FieldTerm) -> _Descriptor:
-        steps = dict(self.steps) if term.axis == "lin" else {**dict(self.steps), register: term}
-        return _Descriptor(self.height, self.width, tuple(sorted(steps.items())))
+        return self if term.axis == "lin" else replace(self, steps={**self.steps, register: term})
 
 
 @dataclass(frozen=True)
@@ -174,9 +173,9 @@ def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
 
 
 def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[BoundedIndex, FieldTerm]]:
-    steps = dict(descriptor.steps)
     return [
-        (BoundedIndex(low, high, 1), steps.get(register, FieldTerm())) for register, (low, high) in enumerate(ranges)
+        (BoundedIndex(low, high, 1), descriptor.steps.get(register, FieldTerm()))
+        for register, (low, high) in enumerate(ranges)
     ]
 
 

@@ -7,9 +7,8 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from cnncc.numerics import Ints
 
 # The most distinct positions on one axis while counting; the programs of networks need some hundreds.
 _MOST_POSITIONS = 1 << 20

@@ -12,13 +12,12 @@ from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Int
 from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.delivery import Delivered, with_axes
 from cnncc.machine.values.loop_blocks import LoopBlock, find
-from cnncc.machine.values.memory import Memory, Place
+from cnncc.machine.values.memory import Memory, Place, shape_of
 from cnncc.machine.values.output_units import (
     OutputUnit,
     distinct_place,
     place_of,
     place_of_shape,
-    shape_of,
 )
 from cnncc.machine.values.partial_sums import SummedAxes, moves, padded, words_at
 

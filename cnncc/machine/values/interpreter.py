@@ -215,7 +215,7 @@ class Interpreter:
 
     def _reshape_live(self, reshape: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]) -> None:
         """Give the halves in use the block's axes, or take them away."""
-        axes = self.block.axes if self.block else 0
+        axes = self._axes()
         sums = [*self.sent, *([self.sums] if self.sums else [])]
         for half in [half for file in self.files.values() for half in file.held()] + [s.half for s in sums]:
             # The reserve has the old axes: slots that come later need a new one.
@@ -262,20 +262,16 @@ class Interpreter:
             file.opened = Half.empty(grid, self._axes())
         if file.opened is None:
             raise HalfFault(f"no {kind} half is open")
-        self._deliver(inst, file.opened, grid, words)
+        if file.opened.grid != grid:
+            raise HalfFault("the loads of one half go to the same PEs in the same sets")
+        edge = bool(inst.number("edge"))
+        file.opened.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge, words)
         if self._holds(inst.when("close"), last=True):
             file.full.append(file.opened)
             file.opened = None
 
     def _axes(self) -> int:
         return self.block.axes if self.block else 0
-
-    def _deliver(self, inst: Instruction, half: Half, grid: Grid, most: int) -> None:
-        """Fill slots of an open half with an instruction's words (LOAD-1)."""
-        if half.grid != grid:
-            raise HalfFault("the loads of one half go to the same PEs in the same sets")
-        edge = bool(inst.number("edge"))
-        half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge, most)
 
     def _words(self, inst: Instruction, grid: Grid) -> Words:
         """The words of a load as [image, block…, *grid or 1s, *pattern] (DESC-2, DESC-3)."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, LoopNode
+from cnncc.machine.program import Leaf, LoopNode, first_transfers
 from cnncc.machine.values.addresses import Descriptor, Index
 from cnncc.machine.values.delivery import Delivered
 from cnncc.machine.values.memory import Memory, Place, ends, reach
@@ -25,16 +24,7 @@ WordReader = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
 
 def leading_fetches(loop: LoopNode) -> list[Leaf]:
     """The transfers from DRAM that each iteration of a loop begins with."""
-    leaves: list[Leaf] = []
-    for node in loop.body:
-        if not isinstance(node, Leaf) or not _fetches(node.instruction):
-            break
-        leaves.append(node)
-    return leaves
-
-
-def _fetches(inst: Instruction) -> bool:
-    return inst.spec.name == "dma" and inst.text("direction") == "in"
+    return first_transfers(loop.body, "in")
 
 
 @dataclass(frozen=True)

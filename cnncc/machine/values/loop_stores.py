@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cnncc.machine.program import Leaf, LoopNode
+from cnncc.machine.program import Leaf, LoopNode, first_transfers
 from cnncc.machine.values.addresses import Ints
-from cnncc.machine.values.memory import Place
+from cnncc.machine.values.memory import Place, shape_of
 from cnncc.machine.values.strided import Strided
 
 IterationWrites = Sequence[tuple[Place, Ints]]
@@ -21,19 +21,12 @@ IterationWrites = Sequence[tuple[Place, Ints]]
 
 def trailing_stores(loop: LoopNode) -> list[Leaf]:
     """The transfers to DRAM that each iteration of a loop ends with, in order."""
-    stores: list[Leaf] = []
-    for node in reversed(loop.body):
-        if not isinstance(node, Leaf) or node.instruction.spec.name != "dma":
-            break
-        if node.instruction.text("direction") != "out":
-            break
-        stores.append(node)
-    return stores[::-1]
+    return first_transfers(reversed(loop.body), "out")[::-1]
 
 
 def is_still(place: Place, iterations: int) -> bool:
     """Whether iterations of the outermost loop, the first axis, do not move a place."""
-    return _sizes(place)[0] < iterations
+    return shape_of(place)[0] < iterations
 
 
 def by_iteration(writes: Sequence[tuple[Place, Ints]], iterations: int) -> list[IterationWrites]:
@@ -47,14 +40,10 @@ def by_iteration(writes: Sequence[tuple[Place, Ints]], iterations: int) -> list[
         if is_still(place, iterations):
             parts[-1].append((place, values))
             continue
-        values = np.broadcast_to(values, (values.shape[0], *_sizes(place)))
+        values = np.broadcast_to(values, (values.shape[0], *shape_of(place)))
         for at, part in enumerate(parts):
             part.append((_at(place, at), values[:, at]))
     return [*parts]
-
-
-def _sizes(place: Place) -> tuple[int, ...]:
-    return place.sizes if isinstance(place, Strided) else place.shape
 
 
 def _at(place: Place, index: int) -> Place:

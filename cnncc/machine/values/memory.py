@@ -143,6 +143,11 @@ def ends(place: Place) -> tuple[int, int]:
     return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
 
 
+def shape_of(place: Place) -> tuple[int, ...]:
+    """The sizes of a place's axes."""
+    return place.sizes if isinstance(place, Strided) else place.shape
+
+
 def reach(places: Iterable[Place]) -> tuple[int, int]:
     """The least and the greatest address of some places; 0 and -1 if all are empty."""
     each = [ends(place) for place in places if place.size]

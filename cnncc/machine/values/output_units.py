@@ -84,11 +84,6 @@ def place_of(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: 
     return place
 
 
-def shape_of(place: Place) -> tuple[int, ...]:
-    """The shape of places."""
-    return place.sizes if isinstance(place, Strided) else place.shape
-
-
 def distinct_place(place: Place, shape: tuple[int, ...], whole: bool) -> Place:
     """The places of results of a `shape`. Raises HalfFault if `whole` and two go to one word (COMMIT-4)."""
     if isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct:

@@ -17,14 +17,13 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
-from cnncc.machine.values.addresses import PE_AXES, Grid, Ints
+from cnncc.machine.values.addresses import PE_AXES, Grid, Ints, Mask
 from cnncc.machine.values.strided import Strided
 
 PIXEL_CHANNEL_LANE = 3  # axes of the slots of a macro-instruction whose lanes have psums of their own (MAC-7)
 
 Values = npt.NDArray[np.float64]
 Words = npt.NDArray[np.int16 | np.int32]
-Mask = npt.NDArray[np.bool_]
 
 
 class HalfFault(Exception):
