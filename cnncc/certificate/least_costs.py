@@ -18,6 +18,7 @@ def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
 def least_energy(shape: LayerShape, arch: Arch, budget: GlbBudget) -> float:
     """No mapping of the space takes less energy, by the array's prices."""
     s, prices, (comes, leaves) = shape.sizes, arch.energy, _words(shape, arch, budget)
+    steps, results = s.n * s.k * s.c * s.h * s.w * s.r * s.s, s.n * s.k * s.h * s.w
     per_step = prices.mac + prices.ifmap_read + prices.weight_read * shape.is_mac
     # Lanes that add up their products share a psum: at best all of them, or all terms of a sum.
     per_psum_step = (prices.psum_read + prices.psum_write) / (
@@ -28,8 +29,8 @@ def least_energy(shape: LayerShape, arch: Arch, budget: GlbBudget) -> float:
     return (
         comes * (prices.dram_read + prices.glb_write)
         + leaves * (prices.dram_write + prices.glb_read)
-        + shape.operations * (per_step + per_psum_step)
-        + shape.results * per_result
+        + steps * (per_step + per_psum_step)
+        + results * per_result
         + shape.weight_words * (into_array + prices.weight_write)
         + s.n * shape.channels * _touched(shape, 0) * _touched(shape, 1) * (into_array + prices.ifmap_write)
     )
@@ -58,8 +59,8 @@ def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budg
     s = shape.sizes
     summed = s.c * s.r * s.s if shape.is_mac else 1
     lanes = arch.pe.lanes if arch.pe.lane_sums else min(arch.pe.lanes, summed)
-    array = -(-shape.operations // (arch.rows * arch.cols * lanes))
-    results = shape.results * len(streamed & {"output", "residual"})
+    array = -(-s.n * s.k * s.c * s.h * s.w * s.r * s.s // (arch.rows * arch.cols * lanes))
+    results = s.n * s.k * s.h * s.w * len(streamed & {"output", "residual"})
     moved, weights = list[int](), shape.weight_words
     for _, block, image in _blocks(shape, streamed):
         if (free := budget - block) >= 0:
@@ -77,8 +78,10 @@ def prices_of(objective: str, arch: Arch) -> Energy:
 
 def _words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> tuple[int, int]:
     """Words from DRAM and to it: the fewest over all blocks of the image that fit with one buffer each."""
-    always = shape.results * ("residual" in budget.streamed) + shape.param_words(arch)
-    return always + min(_moved(shape, budget)), shape.results * ("output" in budget.streamed)
+    s, streamed = shape.sizes, budget.streamed
+    results, owners = s.n * s.k * s.h * s.w, s.h * s.w if shape.per_position else s.k
+    always = results * ("residual" in streamed) + shape.params * arch.words_per_param * owners
+    return always + min(_moved(shape, budget)), results * ("output" in streamed)
 
 
 def _moved(shape: LayerShape, budget: GlbBudget) -> Iterator[int]:

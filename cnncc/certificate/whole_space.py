@@ -10,7 +10,7 @@ The space of docs/mapper.md is enumerated once more. A point is excluded by the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import gcd, prod
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.mapping.mapping import Loop, Mapping, Stage, even_sets, without_single
+from cnncc.mapping.mapping import Loop, Mapping, Stage, even_sets
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, SequencerCycles, Task, TimedLoop, busy_cycles
@@ -314,11 +314,17 @@ def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
         kept = "hwck" if at.of("h")[2] > 1 else "wsrck" if "c" in taken else "wksr" if shape.channelwise else "wscrk"
     loops += [Loop(dim, taken.get(dim, 1), keep=True) for dim in kept]
     loops += [Loop(dim, 1, "lanes", keep=True) for dim in kept if dim in taken]
+    left, running, depths = dict(vars(shape.sizes)), list[Loop](), [0]
+    for loop in loops:  # loops with one iteration are left out
+        if (now := min(loop.step, left[loop.dim])) < left[loop.dim]:
+            running.append(replace(loop, step=now))
+        left[loop.dim] = now
+        depths.append(len(running))
     stages = [Stage("weight", "glb", 0)] if shape.is_mac else []
     stages += [Stage("params", "glb", 0)] if shape.params else []
-    stages += [Stage("weight", "rf", places["W"], arch.pe.weight_halves)] if shape.is_mac else []
-    stages.append(Stage("ifmap", "rf", places["I"], arch.pe.ifmap_halves))
-    return without_single(loops, stages, shape.sizes, lambda stage: (stage.depth, stage.operand == "ifmap"))
+    stages += [Stage("weight", "rf", depths[places["W"]], arch.pe.weight_halves)] if shape.is_mac else []
+    stages.append(Stage("ifmap", "rf", depths[places["I"]], arch.pe.ifmap_halves))
+    return Mapping(tuple(running), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.operand == "ifmap"))))
 
 
 # -- bounds from records -----------------------------------------------------------------------------------------------
@@ -387,5 +393,7 @@ def is_enumerated(shape: LayerShape, arch: Arch, budget: int) -> bool:
 
     All weights and parameters fit the GLB then (SPACE-12). Several images have others (LOCAL-5).
     """
-    is_alone = shape.sizes.n == 1 or shape.per_position
-    return is_alone and shape.weight_words + shape.param_words(arch) <= budget
+    sizes = shape.sizes
+    owners = sizes.h * sizes.w if shape.per_position else sizes.k
+    is_alone = sizes.n == 1 or shape.per_position
+    return is_alone and shape.weight_words + shape.params * arch.words_per_param * owners <= budget
