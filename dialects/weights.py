@@ -107,7 +107,7 @@ def _check_in_place(op: ConstantOp | GlobalOp, kind: Attribute) -> None:
 
 
 # Signed integers are signless in IR, as in MLIR's tensor code; unsigned ones say so.
-_ELEMENT_TYPES: dict[str, Attribute] = {
+ELEMENT_TYPES: dict[str, Attribute] = {
     "float32": f32,
     "float64": f64,
     "float16": f16,
@@ -117,12 +117,12 @@ _ELEMENT_TYPES: dict[str, Attribute] = {
     **{f"uint{bits}": IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64)},
 }
 # numpy has no bfloat16 of its own. `constant_array` leaves a type that is not here unchecked.
-_DTYPES = {element_type: np.dtype(name) for name, element_type in _ELEMENT_TYPES.items() if name != "bfloat16"}
+_DTYPES = {element_type: np.dtype(name) for name, element_type in ELEMENT_TYPES.items() if name != "bfloat16"}
 
 
 def tensor_type(array: Array) -> TensorType[Attribute]:
     """The IR type of `array`. Raises KeyError for a type that has none."""
-    return TensorType(_ELEMENT_TYPES[array.dtype.name], array.shape)
+    return TensorType(ELEMENT_TYPES[array.dtype.name], array.shape)
 
 
 def element_dtype(element_type: Attribute) -> np.dtype[np.generic]:

@@ -5,22 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, cast
 
-from xdsl.dialects.builtin import (
-    DYNAMIC_INDEX,
-    IntegerType,
-    NoneType,
-    Signedness,
-    StringAttr,
-    TensorType,
-    UnrankedTensorType,
-    bf16,
-    f16,
-    f32,
-    f64,
-)
+from xdsl.dialects.builtin import DYNAMIC_INDEX, NoneType, StringAttr, TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
 from cnncc.dialects.onnx import ElementType, ValueType
+from cnncc.dialects.weights import ELEMENT_TYPES
 from cnncc.errors import Refusal
 
 if TYPE_CHECKING:
@@ -28,16 +17,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = ValueType(StringAttr("unknown"))
 
-# By ONNX's name in lower case, as in "tensor(float)". Signed integers are signless, as in `weights`.
-_BUILTINS: dict[str, Attribute] = {
-    "float": f32,
-    "double": f64,
-    "float16": f16,
-    "bfloat16": bf16,
-    "bool": IntegerType(1),
-    **{f"int{bits}": IntegerType(bits) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64)},
-}
+_OTHER_NAMES = {"float32": "float", "float64": "double"}  # those of ONNX for types of numpy, where they differ
+# By ONNX's name in lower case, as in "tensor(float)".
+_BUILTINS = {_OTHER_NAMES.get(name, name): kind for name, kind in ELEMENT_TYPES.items()}
 _NAMES = {builtin: name for name, builtin in _BUILTINS.items()}
 
 
