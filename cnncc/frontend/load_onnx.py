@@ -33,12 +33,7 @@ def load_onnx(path: Path, batch: int | None = None, shapes: Shapes = NO_SHAPES) 
     shapes: see `fix_shapes`.
     Raises: Refusal, for any fault of the file, of `batch` or of `shapes`.
     """
-    refusals, model = Refusals(), None
-    with refusals.kept():
-        model = read_model(path, refusals, batch, shapes)
-    refusals.raise_any(str(path))
-    assert model is not None
-    return model
+    return read_model(path, Refusals(), batch, shapes)
 
 
 def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes: Shapes = NO_SHAPES) -> ModelProto:
