@@ -102,16 +102,9 @@ def families() -> dict[str, list[Arch]]:
     return by_family
 
 
-def _shown(value: object) -> str:
-    """A value in TOML."""
-    if isinstance(value, tuple):
-        return json.dumps(value)
-    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
-
-
 def _all(values: Iterable[object]) -> str:
-    """Values, equal ones once."""
-    return ", ".join(dict.fromkeys(map(_shown, values)))
+    """Values as TOML has them, which is as JSON does; equal ones once."""
+    return ", ".join(dict.fromkeys(map(json.dumps, values)))
 
 
 def _range(kind: type, key: Key) -> str:
@@ -129,7 +122,7 @@ def _section(title: str, table: type[Any], presets: Mapping[str, list[Any]]) -> 
     for field in fields(table):
         if not is_dataclass(kind := known[field.name]):
             key: Key = kind.__metadata__[0]
-            default = "" if field.default is MISSING else _shown(field.default)
+            default = "" if field.default is MISSING else json.dumps(field.default)
             has = [_all(getattr(part, field.name) for part in parts) for parts in presets.values()]
             cells = [f"`{field.name}`", key.unit, _range(kind.__origin__, key), default, key.meaning, *has]
             yield f"| {' | '.join(cells)} |"
