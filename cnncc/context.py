@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +46,9 @@ class CompilerContext(Context):
 
     def clone(self) -> CompilerContext:
         """A context with the same registrations and the same store."""
-        other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
+        other = copy(self)
         # xDSL's `clone` gives a plain context, whose registrations are taken over.
         other.__dict__.update(super().clone().__dict__)
-        other.weights, other.progress, other.processes = self.weights, self.progress, self.processes
-        other.note, other.warning, other.decided = self.note, self.warning, self.decided
         return other
 
 
