@@ -167,10 +167,7 @@ class _Checker:
                 choice = self.decisions[-1].choice if self.decisions else None
                 report = group_report(choice) if choice else None
                 self.findings += group_text.findings(report, arch.glb.words) if report else []
-                self.findings += [
-                    *check_findings.idle_pes(module, arch),
-                    *check_findings.layers_in_blocks(module),
-                ]
+                self.findings += [*check_findings.idle_pes(module, arch), *check_findings.layers_in_blocks(module)]
             case "nest-cores":
                 plan = next(cores_plan_of(op) for op in module.walk() if isinstance(op, CoresOp))
                 self.findings += cores_text.findings(plan, arch)
@@ -179,9 +176,7 @@ class _Checker:
                 self.findings += check_findings.cycles(parts, arch) if parts is not None else []
                 self.findings += check_findings.glb_use(module, arch)
             case _ if step.level == "onnx":
-                self.findings += check_findings.removed_nodes(
-                    step.name, check_findings.operators(before), check_findings.operators(module)
-                )
+                self.findings += check_findings.removed_nodes(step.name, before, module)
             case _:
                 pass
 

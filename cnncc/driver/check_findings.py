@@ -43,14 +43,15 @@ ACTIVATIONS = ("ifmap", "residual", "output")  # operands of a layer
 # -- onnx --------------------------------------------------------------------------------------------------------------
 
 
-def operators(module: ModuleOp) -> Counter[str]:
+def _operators(module: ModuleOp) -> Counter[str]:
     """How many nodes of each operator there are."""
     return Counter(op.op_type.data for op in module.walk() if isinstance(op, NodeOp))
 
 
-def removed_nodes(step: str, before: Counter[str], after: Counter[str]) -> list[Finding]:
+def removed_nodes(step: str, before: ModuleOp, after: ModuleOp) -> list[Finding]:
     """Which nodes a step removed; none where it removed none."""
-    gone = ", ".join(f"{count} {name}" for name, count in sorted((before - after).items()))
+    removed = _operators(before) - _operators(after)
+    gone = ", ".join(f"{count} {name}" for name, count in sorted(removed.items()))
     return [Finding(f"folded or removed: {gone}", "note", where=step)] if gone else []
 
 
