@@ -67,9 +67,9 @@ def options(pass_: type[ModulePass]) -> Iterator[tuple[str, str, str]]:
 
 def _type_of(field: Field[object]) -> str:
     written = str(field.type).removesuffix(" | None").replace(" | ", " or ")
-    return {"tuple[str, ...]": "names, comma-separated", "tuple[int, ...]": "numbers, comma-separated"}.get(
-        written, {"str": "text", "int": "number", "bool": "true or false"}.get(written, written)
-    )
+    names = {"str": "text", "int": "number", "bool": "true or false"}
+    names |= {"tuple[str, ...]": "names, comma-separated", "tuple[int, ...]": "numbers, comma-separated"}
+    return names.get(written, written)
 
 
 def _default_of(field: Field[object]) -> str:
