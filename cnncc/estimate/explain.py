@@ -24,11 +24,7 @@ def explain_layer(program: Program, label: str, progress: Progress) -> dict[str,
     """What `--json` has of it: the best of each dataflow, the changes of the array that make it faster."""
     comparison = compare_dataflows(program.network, label, progress) if program.network else None
     helps = [asdict(change) for change in changes(program, label, progress)]
-    return {
-        "layer": label,
-        "compared": asdict(comparison) if comparison else None,
-        "changes": helps,
-    }
+    return {"layer": label, "compared": asdict(comparison) if comparison else None, "changes": helps}
 
 
 def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:

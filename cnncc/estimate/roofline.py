@@ -96,4 +96,4 @@ def words_meanwhile(plan: LayerPlan, arch: Arch, words: Mapping[str, int]) -> di
     return {
         "dram_read": max(0, words["dram_read"] - prefetched),
         "dram_write": max(0, words["dram_write"] - behind),
-    }  # fmt: skip
+    }

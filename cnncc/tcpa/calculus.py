@@ -165,9 +165,7 @@ def _as_printed(layers: Sequence[ChainLayer], native: list[int]) -> LayerParalle
     starts = [sum(supplied[: at + 1]) for at in range(len(layers))]  # Eq. 11, with Z_i = z_in of Eq. 10
     latencies = [layer.pixels * z for layer, z in zip(layers, matched, strict=True)]  # Eq. 11
     latency = starts[-1] + latencies[-1]  # Eq. 12
-    return LayerParallel(
-        native, [*supplied], [*matched], supplied, starts, latencies, latency, max(latencies)
-    )  # fmt: skip
+    return LayerParallel(native, [*supplied], [*matched], supplied, starts, latencies, latency, max(latencies))
 
 
 def _by_dependences(layers: Sequence[ChainLayer], native: list[int]) -> LayerParallel:
@@ -177,9 +175,7 @@ def _by_dependences(layers: Sequence[ChainLayer], native: list[int]) -> LayerPar
     first = first_frame(layers, native)
     intervals = [start - before for before, start in zip([0, *first.starts], first.starts, strict=False)]
     latencies = [end - start for start, end in zip(first.starts, first.ends, strict=True)]
-    return LayerParallel(
-        native, [*supplied], [*matched], intervals, first.starts, latencies, first.ends[-1], period
-    )  # fmt: skip
+    return LayerParallel(native, [*supplied], [*matched], intervals, first.starts, latencies, first.ends[-1], period)
 
 
 def layer_memory(layer: ChainLayer, convention: Convention) -> int:
