@@ -11,7 +11,6 @@ written again in memory, and a file with any other byte is refused. So no damage
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -105,7 +104,7 @@ def with_dram_addresses(tensors: Sequence[Tensor], weights: Sequence[tuple[str, 
     at = sum(array.size for _, array in weights)
     in_dram = [tensor for tensor in tensors if tensor.memory == "dram"]
     layout = dict(zip((t.name for t in in_dram), dram_layout([t.words for t in in_dram]), strict=True))
-    return [dataclasses.replace(t, at=at + layout[t.name] if t.name in layout else -1) for t in tensors]
+    return [replace(t, at=at + layout[t.name] if t.name in layout else -1) for t in tensors]
 
 
 def digest(data: bytes) -> str:

@@ -19,8 +19,7 @@ def build_text(build: Build, binary: Binary, output: Path, size_bytes: int) -> I
     settings, share = build.compilation.settings, build.share
     yield f"{build.source} -> {output}, {size_bytes:,} bytes"
     yield f"  array    {binary.arch.name}, int{settings.operand_bits} operands"
-    weight_words = sum(array.size for _, array in binary.weights)
-    yield f"  program  {binary.program.nbytes:,} bytes; weights {weight_words:,} words"
+    yield f"  program  {binary.program.nbytes:,} bytes; weights {binary.weight_words:,} words"
     if share.all_macs:
         yield f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)"
     if (schedule := settings.schedule) is not None:

@@ -38,7 +38,7 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value | str]]:
         arrays = map(str.strip, values.split(","))
         vary[key], before = list(arrays if key == ARCH else _values(text, values)), set[str]()
         for value in vary[key]:
-            if (written := _toml(value)) in before:
+            if (written := value_text(value)) in before:
                 raise Refusal(f"--vary {text}: {written} is there twice")
             before.add(written)
             array = array_in({key: value}, base, f"--vary {key}", apart=True)
@@ -141,8 +141,9 @@ def with_config(base: Arch, config: Config, where: str = "configuration", *, apa
 
 def config_text(config: Config) -> str:
     """A configuration in the syntax of `--vary`: `rows=4 links.south=true objective=cycles`."""
-    return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
+    return " ".join(f"{key}={value_text(value)}" for key, value in config.items())
 
 
-def _toml(value: Value | str) -> str:
+def value_text(value: Value | str) -> str:
+    """A value in that syntax."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from cnncc.errors import one_line, plural
-from cnncc.explore.array_grid import OBJECTIVE, array_of, config_text
+from cnncc.explore.array_grid import OBJECTIVE, array_of, config_text, value_text
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
 from cnncc.util.terminal import Column, amount, table
@@ -50,8 +49,7 @@ def as_csv(results: Sequence[Result], objectives: Sequence[str]) -> bytes:
 
 
 def _values(result: Result) -> list[str]:
-    config: Mapping[str, Any] = result["config"]
-    return [str(value).lower() if isinstance(value, bool) else str(value) for value in config.values()]
+    return list(map(value_text, result["config"].values()))
 
 
 def _table(results: Sequence[Result], objectives: Sequence[str], unit: str) -> Iterator[str]:
