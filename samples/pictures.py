@@ -19,6 +19,7 @@ import click
 from cnncc.api import Binary, CompileOptions, compile_model, program_stats
 from cnncc.arch.model import Arch, load_arch
 from cnncc.binary.isa_module import layers
+from cnncc.driver.pipeline import TO_PROGRAMS
 from cnncc.driver.sources import start_before_programs
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.isa.table import Instruction
@@ -224,9 +225,8 @@ def schedules() -> list[Reuse]:
         schedule = Path(folder) / "set.toml"
         schedule.write_text(SET_MAPPING)
         options = CompileOptions(SET_ARRAY, batch=1, schedule=schedule)
-        compilation, steps = start_before_programs(ROOT / SET_MODEL, options)
-        for step in steps:
-            compilation.step(step)
+        compilation = start_before_programs(ROOT / SET_MODEL, options)
+        compilation.run_through(TO_PROGRAMS)
     store, arch = compilation.ctx.weights, compilation.settings.arch
 
     def of(column: int) -> list[Reuse]:

@@ -47,16 +47,13 @@ DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # of 
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.SpaceCheck]  # by shape, residual, GLB budget and least
 
 
-def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bool) -> tuple[Compilation, FuncOp]:
-    """A compilation up to its layers. mapped: whether they get their mappings."""
-    compilation, todo = start_before_programs(source, options)
-    compilation.ctx.progress = progress
+def _start(source: Path, options: CompileOptions, progress: Progress) -> tuple[Compilation, FuncOp]:
+    """A compilation up to its layers, which are not mapped yet."""
+    compilation = start_before_programs(source, options, progress)
     check_in_turn(compilation, "a certificate")
-    names = [step.name for step in todo]
-    if ASSIGN not in names:
+    if not compilation.awaits(ASSIGN):
         raise Refusal(f"{source}: its layers are mapped already: give the model, or IR before {ASSIGN}")
-    for step in todo[: names.index(ASSIGN) + mapped]:
-        compilation.step(step)
+    compilation.run_before(ASSIGN)
     return compilation, next(op for op in compilation.module.ops if isinstance(op, FuncOp))
 
 
@@ -70,7 +67,8 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
     from cnncc.mapper.layer_search import SearchTask
     from cnncc.mapper.objective import Objective
 
-    compilation, func = _start(source, replace(options, groups=NONE), progress, mapped=True)
+    compilation, func = _start(source, replace(options, groups=NONE), progress)
+    compilation.run_through(ASSIGN)
     arch, moves, entries = compilation.settings.arch, streamed(func), list[Json]()
     todo = budgets(func, arch, moves)
     for done, (layer, budget) in enumerate(todo.items()):
@@ -113,8 +111,7 @@ def _stated(bound: float, known: float) -> float:
 
 def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[GroupPlan]:
     """The groups of a network, as these options make them."""
-    compilation, _ = start_before_programs(source, options)
-    compilation.ctx.progress = progress
+    compilation = start_before_programs(source, options, progress)
     if compilation.settings.groups == NONE:
         return []
     compilation.run_before(TO_PROGRAMS)
@@ -124,7 +121,7 @@ def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[G
 def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[list[str]]:
     """Lines for each layer of a certificate. Raises Refusal, with the first layer whose entry is wrong."""
     given = _read(file)
-    compilation, func = _start(source, options, progress, mapped=False)
+    compilation, func = _start(source, options, progress)
     arch = compilation.settings.arch
     if given.array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")

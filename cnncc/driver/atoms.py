@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cnncc.dialects.nest import GroupOp, label_of
-from cnncc.driver.pipeline import Compilation
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
 from cnncc.driver.sources import CompileOptions, check_in_turn, start_before_programs
 from cnncc.eval.atomic import Reuse, atomic_schedule, programs
 from cnncc.mapping.strips import is_meant
@@ -19,12 +19,9 @@ def atoms(
 
     layer: None for the first one. Raises Refusal.
     """
-    compilation, steps = start_before_programs(source, options)
+    compilation = start_before_programs(source, options, progress)
     check_in_turn(compilation, "atoms")
-    compilation.ctx.progress = progress
-    *before, to_programs = steps
-    for step in before:
-        compilation.step(step)
+    compilation.run_before(TO_PROGRAMS)
     # `nest-to-array` makes one program of a group, under the group's label: its layers are known only before.
     groups = [
         (name, group.label.data)
@@ -32,7 +29,7 @@ def atoms(
         if isinstance(group, GroupOp)
         for name in (group.label.data, *map(label_of, group.members()))
     ]
-    compilation.step(to_programs)
+    compilation.run_through(TO_PROGRAMS)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     label = layer or next(iter(programs(module)), "")
     label = next((group for name, group in groups if is_meant(name, label)), label)

@@ -281,10 +281,19 @@ class Compilation:
             for observer in after:
                 observer(step, self.module)
 
+    def awaits(self, name: str) -> bool:
+        """Whether the step called `name` has not run yet. Raises as `remaining` does."""
+        return name in (step.name for step in self.remaining())
+
     def run_before(self, name: str) -> None:
         """Run the remaining steps up to the one called `name`, without it. Raises as `run` does."""
         for step in takewhile(lambda step: step.name != name, self.remaining()):
             self.step(step)
+
+    def run_through(self, name: str) -> None:
+        """Run the remaining steps up to the one called `name`, and it. Raises as `run` does."""
+        self.run_before(name)
+        self.step(self.remaining()[0])
 
     def step(self, step: Step) -> None:
         """Run one step. Raises: Refusal, also for edited IR that it cannot run; StepFailed for a defect of the step."""
@@ -418,7 +427,7 @@ class Dump:
         try:
             (self.folder / f"{self.number:02}-{name}.mlir").write_text(ir_text(module))
             if len(self.compilation.ctx.weights) != self.saved:  # a store only grows
-                self.compilation.ctx.weights.save(self.folder / "weights.npz")
+                (self.folder / "weights.npz").write_bytes(self.compilation.ctx.weights.to_bytes())
                 self.saved = len(self.compilation.ctx.weights)
         except OSError as error:
             raise Refusal(f"--dump-dir {self.folder}: {error.strerror}") from error

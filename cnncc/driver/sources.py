@@ -23,7 +23,6 @@ from cnncc.driver.pipeline import (
     TO_PROGRAMS,
     Compilation,
     Settings,
-    Step,
     import_model,
     new_context,
     operand_bits,
@@ -35,6 +34,7 @@ from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.layer_groups import GROUPS
 from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
 from cnncc.util.npz import read_npz
+from cnncc.util.progress import Progress, silent
 from cnncc.weights import Array
 
 
@@ -72,18 +72,17 @@ class CompileOptions:
     fps: float | None = None
     shapes: Shapes = field(default_factory=lambda: NO_SHAPES)
 
-    def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
-        """The settings, with the array read and with calibration data. Raises Refusal."""
+    def settings(self) -> Settings:
+        """The settings, with the array read and without calibration data. Raises Refusal."""
+        dataflow = AUTO if self.dataflow is None else self.dataflow
+        check_dataflow(dataflow)
         array, name = load_arch(self.arch), str(self.arch)
         schedule = str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
         objective = self.minimised(schedule)
         groups = groups_setting(self.groups, schedule)
-        parallel = self.is_parallel(schedule)
-        dataflow, partition = self.dataflow or AUTO, self.partition or NONE
-        return Settings(
-            array, name, bits, calibration, schedule, dataflow, objective, groups, partition, parallel, self.fps
-        )
+        parallel, partition = self.is_parallel(schedule), self.partition or NONE
+        return Settings(array, name, bits, None, schedule, dataflow, objective, groups, partition, parallel, self.fps)
 
     def minimised(self, schedule: str | None) -> Objective:
         """The objective; what no option says the schedule does. Raises Refusal."""
@@ -145,17 +144,15 @@ def start_compilation(
 
     if options.schedule is not None:
         read_schedule(str(options.schedule))  # its own faults are refused before any work
-    if options.dataflow is not None:
-        check_dataflow(options.dataflow)
-    compilation = import_model(model, options.batch, options.settings(calibration), options.shapes)
+    compilation = import_model(model, options.batch, options.settings(), options.shapes)
     if options.calibrate is not None and calibration is None:
-        data = read_npz(options.calibrate, input_names(compilation.module))
-        compilation.settings = options.settings(data)
+        calibration = read_npz(options.calibrate, input_names(compilation.module))
+    compilation.settings = replace(compilation.settings, calibration=calibration)
     return compilation
 
 
-def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compilation, list[Step]]:
-    """A compilation of an ONNX file, or of IR dumped before nest-to-array, and its steps up to that one.
+def start_before_programs(source: Path, options: CompileOptions, progress: Progress = silent) -> Compilation:
+    """A compilation of an ONNX file, or of IR dumped before nest-to-array.
 
     It is for counts: without calibration data its values have made-up ranges.
 
@@ -165,9 +162,10 @@ def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compil
     start = resume if source.suffix == ".mlir" else start_compilation
     compilation = start(source, options)
     compilation.settings = replace(compilation.settings, measured=False)
-    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
+    compilation.ctx.progress = progress
+    if not compilation.awaits(TO_PROGRAMS):
         raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
-    return compilation, list(compilation.remaining()[: names.index(TO_PROGRAMS) + 1])
+    return compilation
 
 
 def resume(start: Path, options: CompileOptions) -> Compilation:
@@ -192,8 +190,6 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
         settings = replace(settings, groups=AUTO)
     compilation = Compilation(ctx, module, settings, edited=start)
     remaining = [step.name for step in compilation.remaining()]
-    if options.dataflow is not None:
-        check_dataflow(options.dataflow)
     mapped = "its layers are mapped already"
     of_mapping = ("schedule", "dataflow", "objective", "slack", "parallel", "fps")
     for option, value in ((f"--{name}", getattr(options, name)) for name in of_mapping):
@@ -205,7 +201,7 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     if options.partition not in (None, NONE) and PARTITION not in remaining:
         raise _too_late(start, f"was lowered beyond {PARTITION}", f"--partition {options.partition}", NESTS)
     if options.calibrate is not None and CALIBRATE in remaining:
-        compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
+        compilation.settings = replace(settings, calibration=read_npz(options.calibrate, input_names(module)))
     elif options.calibrate is not None:
         compilation.warnings.append(f"--calibrate {options.calibrate} has no effect: {start} was calibrated already")
     return compilation

@@ -15,7 +15,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.ir_files import dump_file
-from cnncc.driver.pipeline import ASSIGN, Compilation, Step, mark_host_operators
+from cnncc.driver.pipeline import ASSIGN, Compilation, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
@@ -92,19 +92,17 @@ def of_binary(path: Path) -> Program:
 
 def of_model(source: Path, options: CompileOptions, progress: Progress = silent) -> tuple[Program, Compilation]:
     """The program of an ONNX file or of dumped IR, and its compilation. Raises Refusal as `compile` does."""
-    compilation, todo = start_before_programs(source, options)
-    compilation.ctx.progress = progress
-    return _program(source, compilation, todo), compilation
+    compilation = start_before_programs(source, options, progress)
+    return _program(source, compilation), compilation
 
 
-def _program(source: Path, compilation: Compilation, todo: Sequence[Step]) -> Program:
+def _program(source: Path, compilation: Compilation) -> Program:
     if compilation.settings.parallel:
         share = ArrayShare()
         parts = mapped_parts(compilation, [share])
         return Program(source.name, compilation.settings.arch, parts, None, hosted=share.hosted)
-    names = [step.name for step in todo]
-    mapped = ASSIGN not in names
-    choice = map_layers(compilation, todo)
+    unmapped = compilation.awaits(ASSIGN)
+    choice = map_layers(compilation)
     # The steps that `mapped_parts` runs take the layers apart, so the network is a copy.
     func, groups, alone = _cloned(compilation.module, choice)
     report = group_report(choice) if choice else None
@@ -113,7 +111,7 @@ def _program(source: Path, compilation: Compilation, todo: Sequence[Step]) -> Pr
     mapper = NestAssignMappingPass(
         given.arch_source, given.schedule, given.dataflow, objective=given.objective.name, slack=given.objective.slack
     )
-    candidates = None if mapped else partial(mapper.candidates, ctx)
+    candidates = partial(mapper.candidates, ctx) if unmapped else None
     network = MappedNetwork(func, array, parts, candidates, groups, alone)
     return Program(source.name, array, parts, network, report)
 
@@ -127,10 +125,10 @@ def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Pr
     if dump_file(source).suffix == ".mlir":
         return None
     try:
-        compilation, todo = start_before_programs(source, replace(options, parallel=None, fps=None, schedule=None))
-        compilation.ctx.progress = progress
+        in_turn = replace(options, parallel=None, fps=None, schedule=None)
+        compilation = start_before_programs(source, in_turn, progress)
         mark_host_operators(compilation.module, compilation.settings.arch.cores.host)
-        return _program(source, compilation, todo)
+        return _program(source, compilation)
     except Refusal as refusal:
         return refusal
 
@@ -147,10 +145,10 @@ def _cloned(module: ModuleOp, choice: GroupChoice | None) -> tuple[FuncOp, list[
     return copy, own, {cloned[layer]: alone[layer] for group in groups for layer in group.layers}
 
 
-def map_layers(compilation: Compilation, todo: Sequence[Step]) -> GroupChoice | None:
+def map_layers(compilation: Compilation) -> GroupChoice | None:
     """Run the steps up to `nest-assign-mapping`, if it is to come. Returns the choice of groups, if there was one."""
-    decisions, names = list[Decision](), [step.name for step in todo]
+    decisions = list[Decision]()
     compilation.ctx.decided = decisions.append
-    for step in todo[: names.index(ASSIGN) + 1 if ASSIGN in names else 0]:
-        compilation.step(step)
+    if compilation.awaits(ASSIGN):
+        compilation.run_through(ASSIGN)
     return decisions[-1].choice if decisions else None

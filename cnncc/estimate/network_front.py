@@ -45,12 +45,11 @@ def network_front(source: Path, options: CompileOptions, progress: Progress) -> 
 
     Raises Refusal as `compile` does, and for layers that are mapped already.
     """
-    compilation, todo = start_before_programs(source, options)
+    compilation = start_before_programs(source, options)
     check_in_turn(compilation, "--front")
-    if ASSIGN not in (names := [step.name for step in todo]):
+    if not compilation.awaits(ASSIGN):
         raise Refusal(f"{source}: its layers are mapped already: give the model, or IR before {ASSIGN}")
-    for step in todo[: names.index(ASSIGN)]:
-        compilation.step(step)
+    compilation.run_before(ASSIGN)
     arch, points = compilation.settings.arch, list[FrontPoint]()
     for done, objective in enumerate(OBJECTIVES):
         progress(f"mapping for {objective.name}, slack {objective.slack:g}", done, len(OBJECTIVES))

@@ -10,7 +10,7 @@ from typing import Any
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of, operands
 from cnncc.driver import group_text
-from cnncc.driver.pipeline import Compilation
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import plural
 from cnncc.estimate.mapped_program import map_layers
@@ -132,14 +132,13 @@ def analyse(
 
     Raises Refusal as `compile` does.
     """
-    compilation, (*steps, to_programs) = start_before_programs(source, options)
-    compilation.ctx.progress = progress
-    choice = map_layers(compilation, steps)
+    compilation = start_before_programs(source, options, progress)
+    choice = map_layers(compilation)
     report = group_report(choice) if choice else None
-    compilation.run_before(to_programs.name)
+    compilation.run_before(TO_PROGRAMS)
     # The next step takes the layers apart, so they are read from a copy.
     mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
-    compilation.step(to_programs)  # refuses what the array cannot run
+    compilation.run_through(TO_PROGRAMS)  # refuses what the array cannot run
     return compilation, [row_of(op, compilation.settings.arch) for op in mapped], report
 
 
