@@ -78,7 +78,7 @@ def nests(name: str, folder: Path) -> Path:
     compilation.run_before(ASSIGN)
     nest = folder / f"{name}.mlir"
     nest.write_text(str(compilation.module))
-    compilation.ctx.weights.save(folder / "weights.npz")
+    (folder / "weights.npz").write_bytes(compilation.ctx.weights.to_bytes())
     return nest
 
 

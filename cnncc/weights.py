@@ -64,9 +64,6 @@ class WeightStore:
             )
         return self._arrays[key]
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._arrays
-
     def __len__(self) -> int:
         return len(self._arrays)
 
@@ -75,10 +72,6 @@ class WeightStore:
         stream = io.BytesIO()
         np.savez(stream, allow_pickle=False, **{key: self._arrays[key] for key in sorted(self._arrays)})
         return stream.getvalue()
-
-    def save(self, path: Path) -> None:
-        """Write all arrays to `path`."""
-        path.write_bytes(self.to_bytes())
 
     def load(self, path: Path) -> None:
         """Add the arrays of `path`. Raises Refusal for a damaged file, or an array that does not match its key."""

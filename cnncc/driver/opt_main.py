@@ -172,7 +172,7 @@ class OptMain(xDSLOptMain):
         try:
             super().run()
             if len(self.ctx.weights):
-                self.ctx.weights.save(self.parts[weights])
+                self.parts[weights].write_bytes(self.ctx.weights.to_bytes())
             for path, part in self.parts.items():
                 if part.exists():
                     part.replace(path)

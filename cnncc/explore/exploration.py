@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def explore(
         raise Refusal(f"--output {output.parent}: {error.strerror}") from error
     first = header(model, options, base, vary, exponent)
     with (
-        Results(output, first, configs, configurations(vary, OBJECTIVES)) as results,
+        closing(Results(output, first, configs, configurations(vary, OBJECTIVES))) as results,
         tempfile.TemporaryDirectory() as folder,
     ):
         todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.by_key]
@@ -137,7 +138,7 @@ class TaskFiles:
         for key in re.findall(r'weights\.ref<"(\w+)">', text):
             store.add(compilation.ctx.weights[key])
         folder.mkdir()
-        store.save(folder / "weights.npz")
+        (folder / "weights.npz").write_bytes(store.to_bytes())
         file = folder / "nest.mlir"
         file.write_text(text)
         return file

@@ -11,8 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from cnncc.errors import Refusal
 from cnncc.explore.array_grid import Config, config_text
@@ -48,13 +47,11 @@ class Results:
             self._lock()
             self._read()
         except BaseException:
-            os.close(self.file)
+            self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the file."""
         os.close(self.file)
 
     def append(self, result: Result) -> None:
