@@ -54,7 +54,7 @@ def plan_of(part: CorePart, number: int, rows: int, slack: Sequence[int]) -> Cor
     return CorePlan(Region(1, 1, number, 0), part, with_rings(part.layers, nests, slack=slack))
 
 
-def core_case(number: int, seed: int, lag: int = 1, more: int = 3) -> CoreCase:
+def core_case(number: int, seed: int, more: int = 3) -> CoreCase:
     """A network, cut anywhere. more: rows that channels keep beyond the fewest."""
     rng = np.random.default_rng([seed, number])
     while True:
@@ -74,7 +74,7 @@ def core_case(number: int, seed: int, lag: int = 1, more: int = 3) -> CoreCase:
         except Refusal as refusal:
             expected = ("leave one of them out", "leave the cores")
             assert any(text in str(refusal) for text in expected), refusal
-    planned = CoreChain.with_fewest_rows(plans, lag)
+    planned = CoreChain.with_fewest_rows(plans)
     keeps = [min(each.keeps + int(rng.integers(0, more + 1)), each.height) for each in planned.channels]
     cores_op(replace(planned, keeps=tuple(keeps)))
     frames = rng.integers(-60, 60, (FRAMES, *chain.x.shape[1:])).astype(np.int64)

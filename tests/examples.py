@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from itertools import combinations
 from typing import TypeVar
 
 from hypothesis import core, settings
@@ -29,19 +28,16 @@ def examples(number: int) -> int:
     return max(1, round(number * FACTOR))
 
 
-def covering(size: int, cases: Iterable[T], values: Callable[[T], Iterable[object]] = tuple) -> list[T]:
-    """Cases in which any `size` values of parameters meet that meet in one of `cases`; in a long run all of them.
-
-    Of 3 x 4 x 5 cases size 1 takes 5, in which each value occurs, and size 2 about 20, in which each pair does.
-    """
+def covering(cases: Iterable[T], values: Callable[[T], Iterable[object]]) -> list[T]:
+    """Cases with each value of each parameter that one of `cases` has: 5 of 3 x 4 x 5. In a long run all of them."""
     every = list(cases)
     if FACTOR > 1:
         return every
-    meet = [set(combinations(enumerate(map(repr, values(case))), size)) for case in every]
-    left, chosen = set[object]().union(*meet), list[int]()
+    has = [set(enumerate(map(repr, values(case)))) for case in every]
+    left, chosen = set[object]().union(*has), list[int]()
     while left:
-        chosen.append(max(range(len(every)), key=lambda number: len(meet[number] & left)))
-        left -= meet[chosen[-1]]
+        chosen.append(max(range(len(every)), key=lambda number: len(has[number] & left)))
+        left -= has[chosen[-1]]
     return [every[number] for number in sorted(chosen)]
 
 

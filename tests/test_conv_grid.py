@@ -203,7 +203,7 @@ GRID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", covering(1, GRID, lambda case: asdict(case).values()), ids=lambda case: "-".join(
+@pytest.mark.parametrize("case", covering(GRID, lambda case: asdict(case).values()), ids=lambda case: "-".join(
     f"{name}={value}".replace(" ", "") for name, value in asdict(case).items() if value != getattr(Case(), name)
 ))  # fmt: skip
 def test_grid(case: Case, tmp_path: Path) -> None:
