@@ -41,6 +41,7 @@ from cnncc.driver.sources import CompileOptions, groups_setting
 from cnncc.errors import ALIKE, SEVERITIES, Finding, Refusal, Refusals, first_of, one_line, plural
 from cnncc.frontend.import_onnx import read_onnx
 from cnncc.main_function import input_names
+from cnncc.model.program_schedule import Part
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.group_report import group_report
@@ -80,9 +81,9 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
             settings = replace(settings, groups=groups_setting(options.groups, settings.schedule))
         with refusals.kept("--parallel"):
             settings = replace(settings, parallel=options.is_parallel(settings.schedule), fps=options.fps)
-        checker = _Checker(path, settings, refusals)
-        checker.read(options, progress)
-        checker.steps()
+        checker = _Checker(settings, refusals)
+        if compilation := checker.read(path, options, progress):
+            checker.steps(compilation)
         return _sorted([*refusals.findings, *checker.findings])
     return _sorted(refusals.findings)
 
@@ -95,39 +96,36 @@ def _sorted(findings: Sequence[Finding]) -> list[Finding]:
 class _Checker:
     """A compilation that goes on after a refusal, as long as there is something to look at."""
 
-    def __init__(self, path: Path, settings: Settings, refusals: Refusals) -> None:
-        self.path, self.settings, self.refusals = path, settings, refusals
-        self.compilation: Compilation | None = None
+    def __init__(self, settings: Settings, refusals: Refusals) -> None:
+        self.settings, self.refusals = settings, refusals
         self.findings: list[Finding] = []
         self.assumes_ranges, self.least_top = False, candidate_tops(settings.operand_bits)[-1]
-        self.observer: PartsObserver | None = None
         self.decisions: list[Decision] = []
 
-    def read(self, options: CompileOptions, progress: Progress) -> None:
-        """The model and the calibration data."""
-        ctx = new_context()
+    def read(self, path: Path, options: CompileOptions, progress: Progress) -> Compilation | None:
+        """The model and the calibration data; None without a model."""
+        ctx, compilation = new_context(), None
         ctx.progress, ctx.decided = progress, self.decisions.append
         with self.refusals.kept():
-            module = read_onnx(self.path, ctx, self.refusals, options.batch, options.shapes)
+            module = read_onnx(path, ctx, self.refusals, options.batch, options.shapes)
             self.findings += self.refusals.notes
             mark_host_operators(module, self.settings.host_operators)
             module.attributes[DONE] = StringAttr("import")
-            self.compilation = Compilation(ctx, module, self.settings)
+            compilation = Compilation(ctx, module, self.settings)
             with self.refusals.kept():
-                check_interface(self.path, module)
+                check_interface(path, module)
             with self.refusals.kept("--calibrate"):
                 data = read_npz(options.calibrate, input_names(module)) if options.calibrate else None
-                self.compilation.settings = replace(self.settings, calibration=data)
-                return
+                compilation.settings = replace(self.settings, calibration=data)
+                return compilation
             # Reached only where the data was refused: the steps go on with made-up ranges.
             self.assumes_ranges = True
+        return compilation
 
-    def steps(self) -> None:
+    def steps(self, compilation: Compilation) -> None:
         """Run them, reading costs between them."""
-        compilation = self.compilation
-        self.observer = PartsObserver(compilation) if compilation else None
-        for step in compilation.remaining() if compilation else ():
-            assert compilation is not None
+        observer = PartsObserver(compilation)
+        for step in compilation.remaining():
             if step.name == CALIBRATE and self.assumes_ranges:
                 assume_ranges(compilation.module, self.least_top)
                 continue
@@ -138,22 +136,21 @@ class _Checker:
                 compilation.step(step)
             except Refusal as refusal:
                 self.refusals.add(refusal)
-                if not self.set_aside(step, whole):
+                if not self.set_aside(step, whole, compilation):
                     what = f"the steps from {step.name} on could not be looked at"
                     self.findings.append(Finding(what, "note", "network"))
                     return
-            self.after(step, whole, compilation)
+            observer(step, compilation.module)
+            self.after(step, whole, compilation, observer.parts)
 
     def before(self, step: Step, compilation: Compilation) -> None:
         """What is read before it is lowered."""
         if step.name == "onnx-to-cnn":
             self.findings += check_findings.host_nodes(compilation.module, compilation.ctx.weights)
 
-    def after(self, step: Step, before: ModuleOp, compilation: Compilation) -> None:
-        """What a step has done, and what its result will cost."""
+    def after(self, step: Step, before: ModuleOp, compilation: Compilation, parts: Sequence[Part] | None) -> None:
+        """What a step has done, and what its result will cost. parts: those of the program, once they are known."""
         module, arch = compilation.module, self.settings.arch
-        if self.observer:
-            self.observer(step, module)
         match step.name:
             case "onnx-calibrate":
                 severity = "costly" if compilation.settings.calibration is None else "note"
@@ -172,31 +169,30 @@ class _Checker:
                 plan = next(cores_plan_of(op) for op in module.walk() if isinstance(op, CoresOp))
                 self.findings += cores_text.findings(plan, arch)
             case "array-allocate":
-                parts = self.observer.parts if self.observer and not self.settings.parallel else None
-                self.findings += check_findings.cycles(parts, arch) if parts is not None else []
+                if parts is not None and not self.settings.parallel:
+                    self.findings += check_findings.cycles(parts, arch)
                 self.findings += check_findings.glb_use(module, arch)
             case _ if step.level == "onnx":
                 self.findings += check_findings.removed_nodes(step.name, before, module)
             case _:
                 pass
 
-    def set_aside(self, step: Step, whole: ModuleOp) -> bool:
+    def set_aside(self, step: Step, whole: ModuleOp, compilation: Compilation) -> bool:
         """Put the module into a form from which the rest can be looked at; False where there is none."""
-        assert self.compilation is not None
         if step.name == GROUP:
             return True  # layers run one after the other
         if step.level == "onnx":
-            self.compilation.module = whole
+            compilation.module = whole
             if step.name == CALIBRATE:
                 self.assumes_ranges = True
                 assume_ranges(whole, self.least_top)
             return True
         if step.name == "onnx-to-cnn":
-            self.compilation.module = whole
+            compilation.module = whole
             self.assumes_ranges = True
             assume_ranges(whole, FEWEST_TOP)
             with Refusals().kept():
-                self.compilation.step(step)
+                compilation.step(step)
                 return True
         if step.name == ASSIGN and (
             self.settings.schedule or self.settings.dataflow != AUTO
@@ -204,7 +200,7 @@ class _Checker:
             self.settings = replace(self.settings, schedule=None, dataflow=AUTO, groups=NONE)
             own = next(step for step in steps(self.settings) if step.name == ASSIGN)
             with Refusals().kept():
-                self.compilation.step(own)
+                compilation.step(own)
                 return True
         return False
 
