@@ -145,8 +145,7 @@ def _words(value: SSAValue) -> int:
 
 def program_parts(module: ModuleOp, prefetched: Prefetched) -> list[Part]:
     """The program's parts of a module with mapped layers. prefetched: operands by layer."""
-    func = main_function(module)
-    return list(_Network(func, prefetched).parts())
+    return list(_Network(main_function(module), prefetched).parts())
 
 
 def predicted_counters(module: ModuleOp, arch: Arch, prefetched: Prefetched) -> dict[str, Any]:

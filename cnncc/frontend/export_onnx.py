@@ -40,16 +40,10 @@ def export_onnx(module: ModuleOp, store: WeightStore) -> ModelProto:
     Raises: Refusal, for an op without an ONNX equivalent.
     """
     block = main_function(module).body.block
-    nodes: list[NodeOp] = []
     for op in block.ops:
-        match op:
-            case NodeOp():
-                nodes.append(op)
-            case ConstantOp() | AbsentOp() | ReturnOp():
-                pass
-            case _:
-                raise Refusal(f"op {op.name} has no ONNX equivalent")
-    names = output_names(module)
+        if not isinstance(op, NodeOp | ConstantOp | AbsentOp | ReturnOp):
+            raise Refusal(f"op {op.name} has no ONNX equivalent")
+    nodes, names = [op for op in block.ops if isinstance(op, NodeOp)], output_names(module)
     return export_nodes(nodes, block.args, returned(module), module, store, output_names=names)
 
 
@@ -249,11 +243,10 @@ def _ir_version(module: ModuleOp) -> int:
 
 def opset_imports(module: ModuleOp) -> dict[str, int]:
     """The version of each operator domain that `module` uses; ONNX's own domain is "". Raises Refusal without any."""
-    match module.attributes.get("onnx.opset_imports"):
-        case DictionaryAttr(data=domains):
-            versions = {name: attr.value.data for name, attr in domains.items() if isinstance(attr, IntegerAttr)}
-        case _:
-            raise Refusal("the module has no attribute onnx.opset_imports, e.g. {ai.onnx = 17}")
+    imports = module.attributes.get("onnx.opset_imports")
+    if not isinstance(imports, DictionaryAttr):
+        raise Refusal("the module has no attribute onnx.opset_imports, e.g. {ai.onnx = 17}")
+    versions = {name: attr.value.data for name, attr in imports.data.items() if isinstance(attr, IntegerAttr)}
     return {"": versions.pop("ai.onnx", DEFAULT_OPSET), **versions}
 
 
@@ -261,12 +254,9 @@ def _functions(module: ModuleOp, store: WeightStore) -> list[FunctionProto]:
     from google.protobuf.message import DecodeError
     from onnx import FunctionProto
 
-    match module.attributes.get("onnx.functions"):
-        case ArrayAttr(data=protos):
-            data = [proto.unpack(store) for proto in protos if isinstance(proto, ProtoAttr)]
-        case _:
-            data = []
+    functions = module.attributes.get("onnx.functions")
+    protos = functions if isinstance(functions, ArrayAttr) else ()
     try:
-        return [FunctionProto.FromString(function) for function in data]
+        return [FunctionProto.FromString(proto.unpack(store)) for proto in protos if isinstance(proto, ProtoAttr)]
     except DecodeError as error:
         raise Refusal(f"onnx.functions does not hold FunctionProtos: {error}") from error

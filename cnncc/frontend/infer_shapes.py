@@ -40,7 +40,8 @@ def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
     known = _typed(bare)
     claims = [value for value in (*model.graph.value_info, *model.graph.output) if value.name not in known]
     if any(_has_shape(value) for value in claims):
-        bare.graph.value_info.extend(value for value in claims if value.name not in _outputs(bare))
+        outputs = {value.name for value in bare.graph.output}
+        bare.graph.value_info.extend(value for value in claims if value.name not in outputs)
         for value in bare.graph.output:
             value.CopyFrom(next((claim for claim in claims if claim.name == value.name), value))
         bare = _with_all(bare, strict)
@@ -60,10 +61,6 @@ def _clear_weights(model: ModelProto) -> None:
 
 def _has_shape(value: ValueInfoProto) -> bool:
     return not value.type.HasField("tensor_type") or value.type.tensor_type.HasField("shape")
-
-
-def _outputs(model: ModelProto) -> set[str]:
-    return {value.name for value in model.graph.output}
 
 
 def _typed(model: ModelProto) -> dict[str, ValueInfoProto]:

@@ -25,11 +25,7 @@ WEIGHTS_AT = {
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
-    match value.type:
-        case TensorType() as tensor_type:
-            return tensor_type.get_shape()
-        case _:
-            return (0,)
+    return value.type.get_shape() if isinstance(value.type, TensorType) else (0,)
 
 
 def node_macs(node: NodeOp) -> int:
