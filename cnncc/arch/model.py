@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import date
 from fractions import Fraction
@@ -342,13 +343,10 @@ def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
 
 def _names(where: str, name: str, value: object) -> tuple[str, ...]:
     """A list of texts. Raises Refusal for what is none."""
-    # What is no list stands for one with something else than a text in it, and is refused as such.
-    names = list(cast("list[object] | tuple[object]", value)) if isinstance(value, list | tuple) else [None]
-    texts = tuple(each for each in names if isinstance(each, str))
-    if len(texts) < len(names):
-        given = _shown(cast("object", value))
-        raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {given}')
-    return texts
+    names = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [None]
+    if not all(isinstance(each, str) for each in names):
+        raise Refusal(f'{where}: {name} is a list of names, as ["Gemm"], not {_shown(cast("object", value))}')
+    return tuple(cast("Sequence[str]", names))
 
 
 def _value(where: str, name: str, type_: Any, value: object) -> object:

@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
-
-import numpy.typing as npt
 
 from cnncc.cbrain.convolution import Convolution
 from cnncc.errors import Refusal
 from cnncc.util.convention import PAPER, Convention
+from cnncc.weights import Array
 
-Array = npt.NDArray[Any]
 Position = tuple[int, int]
 
 

@@ -54,8 +54,14 @@ def as_json(program: Program, frames: int, alone: Program | Refusal | None = Non
         for group in plan.groups
     ]
     channels = [
-        {**counted, "label": ring.label, "keeps": ring.keeps, "fewest": ring.least, "words_of_row": _row(plan, at)}
-        for at, (counted, ring) in enumerate(zip(counters["channels"], plan.chain.channels, strict=True))
+        {
+            **counted,
+            "label": ring.label,
+            "keeps": ring.keeps,
+            "fewest": ring.least,
+            "words_of_row": ring.producer.sizes.k * ring.producer.sizes.w,
+        }
+        for counted, ring in zip(counters["channels"], plan.chain.channels, strict=True)
     ]
     return {
         **{"source": program.source, "arch": program.arch.name, "clock_mhz": program.arch.clock_mhz},
@@ -84,12 +90,6 @@ def _alone(program: Program | Refusal | None) -> dict[str, Any] | None:
         return {"refused": one_line(str(program))}
     counters = program.counters()
     return {"cycles": counters["cycles"]["total"], "macs": counters["macs"], "words": counters["words"]}
-
-
-def _row(plan: CoresPlan, at: int) -> int:
-    """Words of a row of a channel, of all its rows of channels."""
-    sizes = plan.chain.channels[at].producer.sizes
-    return sizes.k * sizes.w
 
 
 def _less(before: Mapping[str, Any], behind: Mapping[str, Any]) -> dict[str, Any]:
