@@ -194,9 +194,8 @@ class _Checker:
             with Refusals().kept():
                 compilation.step(step)
                 return True
-        if step.name == ASSIGN and (
-            self.settings.schedule or self.settings.dataflow != AUTO
-        ):  # the compiler's own mappings
+        if step.name == ASSIGN and (self.settings.schedule or self.settings.dataflow != AUTO):
+            # The compiler's own mappings stand in.
             self.settings = replace(self.settings, schedule=None, dataflow=AUTO, groups=NONE)
             own = next(step for step in steps(self.settings) if step.name == ASSIGN)
             with Refusals().kept():

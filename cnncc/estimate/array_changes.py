@@ -24,14 +24,8 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.util.nested import leaves
 from cnncc.util.progress import Progress
 
-KEPT = (
-    "operand_bits",
-    "psum_bits",
-    "clock_mhz",
-    "cores",
-    "glb.banks",
-    "energy",
-)  # the network would be another one, or nothing would
+# With other values of these the network would be another one, or nothing would.
+KEPT = ("operand_bits", "psum_bits", "clock_mhz", "cores", "glb.banks", "energy")
 MOST = 3  # changes that are reported
 OF_PES = ("pe.", "links.")  # keys that what a mapping holds in a PE depends on
 

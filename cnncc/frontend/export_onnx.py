@@ -19,15 +19,7 @@ from cnncc.main_function import input_names, main_arguments, main_function, outp
 from cnncc.weights import WeightStore
 
 if TYPE_CHECKING:
-    from onnx import (
-        AttributeProto,
-        FunctionProto,
-        GraphProto,
-        ModelProto,
-        NodeProto,
-        TensorProto,
-        ValueInfoProto,
-    )
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 # onnxruntime 1.31 accepts IR versions up to 13; from 10 on, the format has all of its types.
 IR_VERSIONS = (10, 13)

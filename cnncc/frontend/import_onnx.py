@@ -170,10 +170,7 @@ class _GraphImporter:
         op = NodeOp.create(
             result_types=[TensorType(element_type(tensor.data_type), tensor.dims)],
             attributes={"value": attribute_from_proto(attribute, self.store)},
-            properties={
-                "op_type": StringAttr("Constant"),
-                "outputs": ArrayAttr([text_attr(tensor.name)]),
-            },
+            properties={"op_type": StringAttr("Constant"), "outputs": ArrayAttr([text_attr(tensor.name)])},
         )
         self.append(op, [tensor.name])
 

@@ -20,14 +20,7 @@ import click
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from os_formulas import (
-    change,
-    corrected,
-    errata,
-    multiplications,
-    printed_ideal,
-    printed_real,
-)
+from os_formulas import change, corrected, errata, multiplications, printed_ideal, printed_real
 from os_tables import NAMES, SHAPES, TILES, UNROLLING, rows
 
 from cnncc.api import CompileOptions, compile_model, program_stats

@@ -21,15 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 import click
-from tcpa_programs import (
-    MODEL,
-    InTurn,
-    SideBySide,
-    compiled_in_turn,
-    compiled_side_by_side,
-    in_turn,
-    side_by_side,
-)
+from tcpa_programs import MODEL, InTurn, SideBySide, compiled_in_turn, compiled_side_by_side, in_turn, side_by_side
 
 from cnncc.driver.pipeline import NESTS
 from cnncc.driver.sources import CompileOptions, start_compilation
