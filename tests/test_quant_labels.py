@@ -39,8 +39,8 @@ def test_quant_labels_are_tidy(name: str, op_type: str, expected: str) -> None:
         ("conv1", "Conv", "features.0.0.weight", "conv1"),
         ("Conv_12", "Conv", "w", "Conv_12"),
         ("node_max_pool2d_1", "MaxPool", None, "max_pool2d_1"),
-        ("n4_2", "Clip", None, "clip_7"),
-        ("n4x", "Clip", None, "n4x"),
+        ("n4_2", "Clip", None, "n4_2"),
+        ("n4_2", "PRelu", "act.weight", "act"),
     ],
 )
 def test_quant_labels_of_numbered_nodes(name: str, op_type: str, weights: str | None, expected: str) -> None:

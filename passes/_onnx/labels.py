@@ -75,7 +75,7 @@ class Labels:
         op_type = node.op_type.data
         name = text(node.node_name) if node.node_name else ""
         if NUMBERED.fullmatch(name):
-            name = module_of_weights(node) or re.sub(r"^(node_|n\d.*)", "", name)
+            name = module_of_weights(node) or name.removeprefix("node_")
         return self.free(tidy(name, op_type) or f"{tidy(op_type, '').lower()}_{index}")
 
     def free(self, wanted: str) -> str:
