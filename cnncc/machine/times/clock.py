@@ -134,11 +134,11 @@ class Clock:
         self.now += times * effect.elapsed
         self._state, self._stale, self.unit = effect.state, True, effect.state.unit
 
-    def tick(self, owner: int) -> None:
-        """The sequencer spends a cycle on an instruction of `owner`."""
+    def tick(self, owner: int, cycles: int = 1) -> None:
+        """The sequencer spends cycles on an instruction of `owner`."""
         if self._state is not None:
             self._go_on()
-        self._go_to(owner, self.now, 1)
+        self._go_to(owner, self.now, cycles)
 
     def _go_to(self, owner: int, time: int, cycles: int) -> None:
         """The sequencer waits until a time, then spends cycles."""
