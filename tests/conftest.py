@@ -31,6 +31,7 @@ from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search
 from cnncc.passes._scheduling import residency
 from cnncc.util import disk_cache
+from cnncc.util.freed_memory import keep_freed
 from cnncc.util.garbage import collect_rarely
 
 tell_hypothesis()
@@ -61,6 +62,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     collect_rarely()
+    keep_freed()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -24,6 +24,7 @@ import click
 
 import cnncc
 from cnncc.errors import Refusal, one_line
+from cnncc.util.freed_memory import keep_freed
 from cnncc.util.garbage import collect_rarely
 
 NO_COMMANDS = ("main", "options")  # modules of this package
@@ -86,6 +87,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what it raises becomes an exit code."""
         collect_rarely()
+        keep_freed()
         try:
             return super().invoke(ctx)
         except Refusal as refusal:

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import Result
+from cnncc.util.freed_memory import keep_freed
 from cnncc.util.garbage import collect_rarely
 
 Search = Callable[[SearchTask], Result | None]
@@ -32,6 +33,7 @@ def answer(search: Search) -> None:
     """What such a process does: a result for each task, until there are no more, or nobody takes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     collect_rarely()
+    keep_freed()
     while True:
         try:
             task: SearchTask = pickle.load(sys.stdin.buffer)
