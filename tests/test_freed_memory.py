@@ -4,8 +4,6 @@ import platform
 import subprocess
 import sys
 
-import pytest
-
 ARRAYS = """
 from resource import RUSAGE_SELF, getrusage
 from cnncc.util.freed_memory import keep_freed
@@ -22,8 +20,10 @@ def faults(first: str) -> int:
     return int(subprocess.run([sys.executable, "-c", ARRAYS.format(first)], capture_output=True, check=True).stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have rules of their own")
 def test_arrays_take_the_place_of_those_before() -> None:
-    all_pages = 16 * 256
-    assert faults("keep_freed(); keep_freed()") < 2 * all_pages
-    assert faults("") > 15 * all_pages
+    all_pages, kept = 16 * 256, faults("keep_freed(); keep_freed()")
+    if platform.libc_ver()[0] == "glibc":
+        assert faults("") > 15 * all_pages
+        assert kept < 2 * all_pages
+    else:  # other allocators have rules of their own
+        assert kept < 25 * all_pages
