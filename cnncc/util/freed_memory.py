@@ -11,6 +11,7 @@ def keep_freed() -> None:
 
     It gives them back at once, unless a larger block has been freed before (`man mallopt`: M_MMAP_THRESHOLD). Then each
     page of the next array is a fault. These took a fifth of the choice of cores and a twentieth of ResNet-50's
-    searches, to save 5 MiB of 240 (2026-11). Other allocators take no notice. Nothing is written to the block, so that it takes no time.
+    searches, to save 5 MiB of 240 (2026-11). Other allocators take no notice. Nothing is written to the block, so that
+    it takes no time.
     """
     bytes(KEPT)
