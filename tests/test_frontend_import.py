@@ -174,6 +174,22 @@ def test_frontend_import_without_inputs(tmp_path: Path) -> None:
     roundtrip(saved(model("g () => (float[3] y) { y = Relu(w) }", w=np.float32([1, -2, 3])), tmp_path), tmp_path, {})
 
 
+@pytest.mark.parametrize(
+    ("scopes", "expected"),
+    [
+        ("['', 'layer1', 'layer1.0', 'layer1.0.relu', 'relu_3']", "layer1.0.relu/node_relu_3"),
+        ("['', 'relu_3']", "node_relu_3"),
+        ("no list", "node_relu_3"),
+    ],
+)
+def test_frontend_import_puts_the_module_before_a_name(scopes: str, expected: str, tmp_path: Path) -> None:
+    proto = model("g (float[3] x) => (float[3] y) { y = Relu(x) }")
+    proto.graph.node[0].name = "node_relu_3"
+    proto.graph.node[0].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    _, _, exported = roundtrip(saved(proto, tmp_path), tmp_path)
+    assert exported.graph.node[0].name == expected
+
+
 def test_frontend_import_names_beyond_ascii(tmp_path: Path) -> None:
     proto = model("g (float[3] x) => (float[3] y) { y = Relu(x) }")
     proto.graph.node[0].name = 'größe "1"\n'

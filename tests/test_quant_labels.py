@@ -41,6 +41,10 @@ def test_quant_labels_are_tidy(name: str, op_type: str, expected: str) -> None:
         ("node_max_pool2d_1", "MaxPool", None, "max_pool2d_1"),
         ("n4_2", "Clip", None, "n4_2"),
         ("n4_2", "PRelu", "act.weight", "act"),
+        ("layer1.0.pool/node_max_pool2d_1", "MaxPool", None, "layer1.0.pool"),
+        ("layer1.0.act/n4_2", "Clip", None, "layer1.0.act"),
+        ("layer1.0.bn1/node_Conv_809", "Conv", "layer1.0.conv1.weight", "layer1.0.conv1"),
+        ("up/node_convolution.reshape.2", "Reshape", None, "up"),
     ],
 )
 def test_quant_labels_of_numbered_nodes(name: str, op_type: str, weights: str | None, expected: str) -> None:

@@ -36,6 +36,8 @@ from cnncc.weights import Array, WeightStore
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
+# Where PyTorch lists the modules around a node, as in "['', 'layer1', 'layer1.0', 'add_3']"; the last is its operation.
+SCOPES = "pkg.torch.onnx.name_scopes"
 DENSE_LIMIT_ELEMENTS = 1 << 28  # of a sparse initializer, which the file spells in a few bytes
 
 
@@ -215,12 +217,21 @@ def _name_dicts(names: Iterable[str]) -> ArrayAttr[DictionaryAttr] | None:
     return ArrayAttr(dicts) if dicts else None
 
 
+def _module_path(node: NodeProto) -> str:
+    """What goes before the name of `node`: its innermost module, as in "layer1.0/"; nothing if the file has none."""
+    for entry in node.metadata_props:
+        if entry.key == SCOPES:
+            *modules, _ = re.findall("'([^']*)'", entry.value) or [""]
+            return f"{modules[-1]}/" if modules and modules[-1] else ""
+    return ""
+
+
 def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute]:
     properties: dict[str, Attribute] = {"op_type": StringAttr(_ascii(node.op_type, "operator"))}
     if node.domain not in STANDARD_DOMAIN:
         properties["domain"] = StringAttr(_ascii(node.domain, "domain"))
     if node.name:
-        properties["node_name"] = text_attr(node.name)
+        properties["node_name"] = text_attr(_module_path(node) + node.name)
     if any(node.output):
         properties["outputs"] = ArrayAttr([text_attr(name) for name in node.output])
     if captures:
