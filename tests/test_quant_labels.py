@@ -44,7 +44,9 @@ def test_quant_labels_are_tidy(name: str, op_type: str, expected: str) -> None:
         ("layer1.0.pool/node_max_pool2d_1", "MaxPool", None, "layer1.0.pool"),
         ("layer1.0.act/n4_2", "Clip", None, "layer1.0.act"),
         ("layer1.0.bn1/node_Conv_809", "Conv", "layer1.0.conv1.weight", "layer1.0.conv1"),
-        ("up/node_convolution.reshape.2", "Reshape", None, "up"),
+        ("up.2/node_convolution", "Conv", None, "up.2"),
+        ("up.2/node_convolution.3", "Conv", None, "up.2"),
+        ("up.2/node_convolution.reshape.2", "Reshape", None, "up.2.reshape.2"),
     ],
 )
 def test_quant_labels_of_numbered_nodes(name: str, op_type: str, weights: str | None, expected: str) -> None:

@@ -32,8 +32,8 @@ def tidy(name: str, op_type: str) -> str:
 
 # How PyTorch numbers nodes, and what it calls a module's weights. onnxruntime's quantiser adds an ending.
 NUMBERED = re.compile(r"node_\w+|n\d+(_\d+)?|[A-Z][A-Za-z]*_\d+(_quant)?")
-# A numbered node behind its module (`import_onnx`), and the ending of what a pass made of it.
-IN_MODULE = re.compile(r"(.+)/(?:node_\w+|n\d+(?:_\d+)?)(?:\.[\w.]+)?")
+# A numbered node behind its module (`import_onnx`), perhaps with the ending or the number of what a pass made of it.
+IN_MODULE = re.compile(r"(.+)/(?:node_\w+|n\d+(?:_\d+)?)(?:(\.[a-z][a-z.\d]*)|\.\d+)?")
 WEIGHTS = re.compile(r"(.+)\.weight(_quantized)?")
 
 
@@ -77,7 +77,7 @@ class Labels:
         op_type = node.op_type.data
         name = text(node.node_name) if node.node_name else ""
         if numbered := IN_MODULE.fullmatch(name):
-            name = module_of_weights(node) or numbered[1]
+            name = (module_of_weights(node) or numbered[1]) + (numbered[2] or "")
         elif NUMBERED.fullmatch(name):
             name = module_of_weights(node) or name.removeprefix("node_")
         return self.free(tidy(name, op_type) or f"{tidy(op_type, '').lower()}_{index}")
