@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, new_constant
+from cnncc.dialects.onnx import NodeOp, constant_operand, new_constant
 from cnncc.frontend.export_onnx import opset_imports
+from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32, read_normalisation
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import Array, WeightStore
@@ -89,6 +91,9 @@ class _Fold(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        if self.is_difference(op):
+            self.add_negative(op, rewriter)
+            return
         if (operand_and_function := self.affine(op)) is None:
             return
         x, affine = operand_and_function
@@ -101,6 +106,30 @@ class _Fold(RewritePattern):
             rewriter.erase(before)
         else:
             self.replace(op, x, affine, rewriter)
+
+    def is_difference(self, op: NodeOp) -> bool:
+        """Whether `op` is the difference of two computed images or rows of one shape."""
+        if not op.is_op("Sub") or len(op.operands) != 2 or op.operands[0].type != op.operands[1].type:
+            return False
+        computed = all(constant_operand(value, self.store) is None for value in op.operands)
+        dims = static_shape(op.operands[0])
+        return computed and is_tensor_of(op.operands[0], f32) and dims is not None and 2 <= len(dims) <= 4
+
+    def add_negative(self, op: NodeOp, rewriter: PatternRewriter) -> None:
+        """Let a sum with the negative of its second operand take the place of a difference."""
+        x = op.operands[1]
+        ones = np.ones(cast("tuple[int, ...]", static_shape(x))[1])
+        constants = [new_constant(array, self.store, None) for array in Affine(-ones, 0 * ones).arrays()]
+        negative = NodeOp.create(
+            operands=[x, *(constant.result for constant in constants)],
+            result_types=[x.type],
+            attributes={"epsilon": FloatAttr(0.0, f32)},
+            properties={"op_type": StringAttr("BatchNormalization")},
+        )
+        rewriter.insert([*constants, negative])
+        op.operands[1] = negative.results[0]
+        op.properties["op_type"] = StringAttr("Add")
+        rewriter.notify_op_modified(op)
 
     def affine(self, op: NodeOp) -> tuple[SSAValue, Affine] | None:
         """(x, function): the operand of `op` and its affine function; None if `op` is not affine per channel."""
@@ -144,7 +173,8 @@ class OnnxFoldAffinePass(ModulePass):
 
     Why: `onnx-fold-batch-norm` then folds them into the weights of the layer before, and a remaining one is one layer
     of the array. Old exporters write a normalisation's scale and shift as a Mul and an Add after it. Not folded: a
-    constant that differs inside a channel, a division of a constant, and what makes factors beyond f32.
+    constant that differs inside a channel, a division of a constant, and what makes factors beyond f32. The difference
+    of two computed tensors of one shape becomes a sum, with the second one times -1.
 
         %0 = onnx.node "BatchNormalization"(%x, …)
         %1 = onnx.node "Mul"(%0, %m)

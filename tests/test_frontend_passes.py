@@ -170,6 +170,28 @@ def test_frontend_pass_fold_affine_matmul_becomes_gemm(tmp_path: Path) -> None:
     assert op_types(module) == ["Gemm"]
 
 
+def test_frontend_pass_fold_affine_difference_is_a_sum(tmp_path: Path) -> None:
+    """As a denoiser has it, which takes the noise that it finds off the image."""
+    text = """g (float[2, 3, 7, 5] x) => (float[2, 3, 7, 5] y) {
+      c = Conv <pads = [1, 1, 1, 1]> (x, w)
+      y = Sub (x, c)
+    }"""
+    passes = OnnxFoldAffinePass(), OnnxFoldBatchNormPass()
+    module = rewritten(model(text, w=normal(3, 3, 3, 3)), tmp_path, *passes, tolerance=1e-5)
+    assert op_types(module) == ["Conv", "Add"]
+
+
+@pytest.mark.parametrize("other", ["float[1, 3, 1] z", "double[2, 3, 4] z"])
+def test_frontend_pass_fold_affine_leaves_differences(other: str, tmp_path: Path) -> None:
+    """Of two shapes, and of numbers that are not f32."""
+    kind = other.partition("[")[0]
+    text = f"g ({kind}[2, 3, 4] x, {other}) => ({kind}[2, 3, 4] y) {{ y = Sub (x, z) }}"
+    ctx = context()
+    module = import_onnx(saved(model(text), tmp_path), ctx)
+    OnnxFoldAffinePass().apply(ctx, module)
+    assert op_types(module) == ["Sub"]
+
+
 def test_frontend_pass_fold_affine_leaves(tmp_path: Path) -> None:
     """Constants inside a channel or under a fraction, results larger than x, stacks of matrices, no channels."""
     text = """g (float[2, 3, 4] x, float[3] v, float[1, 1] z) =>
