@@ -32,6 +32,7 @@ These limits hold for every node on the array:
 - Convolutions and pools of lines n c w become those of images n c 1 w, of one row.
 - A MatMul of stacked matrices by one constant matrix becomes a convolution. The host turns the matrices.
 - A Split of channels becomes slices.
+- A Sub of two computed f32 inputs of one shape becomes an Add, the second one times -1.
 - A ConvTranspose becomes convolutions. Its weights and bias are f32 constants, its kernel is not smaller than its
   stride, and it has no dilation beside a stride. The host puts the pixels in their places.
 - An image has at most {side:,} rows and columns, with its padding.
