@@ -11,7 +11,7 @@ from cnncc.dialects.weights import ConstantOp
 # Suffixes that the lowering adds to a node's label.
 PARTS = ("", ".bias", ".requant", ".in", ".in2", ".sum", ".out")
 
-TENSORFLOW = ("convolution", "depthwise", "MaxPool2d", "AvgPool2d", "Relu6")  # its names of operators
+TENSORFLOW = ("convolution", "depthwise", "MaxPool2d", "AvgPool", "AvgPool2d", "Relu6")  # its names of operators
 
 
 def tidy(name: str, op_type: str) -> str:
@@ -30,11 +30,11 @@ def tidy(name: str, op_type: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", ".".join(kept))
 
 
-# How PyTorch numbers nodes, and what it calls a module's weights. onnxruntime's quantiser adds an ending.
-NUMBERED = re.compile(r"node_\w+|n\d+(_\d+)?|[A-Z][A-Za-z]*_\d+(_quant)?")
+# How PyTorch and tf2onnx number nodes, and what they call a module's weights. onnxruntime's quantiser adds an ending.
+NUMBERED = re.compile(r"node_\w+|n\d+(_\d+)?|[A-Z][A-Za-z]*_{1,2}\d+(_quant)?")
 # A numbered node behind its module (`import_onnx`), perhaps with the ending or the number of what a pass made of it.
 IN_MODULE = re.compile(r"(.+)/(?:node_\w+|n\d+(?:_\d+)?)(?:(\.[a-z][a-z.\d]*)|\.\d+)?")
-WEIGHTS = re.compile(r"(.+)\.weight(_quantized)?")
+WEIGHTS = re.compile(r"(.+)(\.weight|/merged_input:0)(_quantized)?")
 
 
 def module_of_weights(node: NodeOp) -> str | None:
@@ -72,7 +72,7 @@ class Labels:
     def of(self, node: NodeOp, index: int) -> str:
         """The label of `node`, from its name; without one, from its operator and its number `index` in the graph.
 
-        Nodes that are numbered, as node_Conv_809, node_max_pool2d_1, n4_2 or Conv_12, have that of their module.
+        Nodes that are numbered, as node_Conv_809, node_max_pool2d_1, n4_2 or Conv__12, have that of their module.
         """
         op_type = node.op_type.data
         name = text(node.node_name) if node.node_name else ""
