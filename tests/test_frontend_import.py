@@ -386,6 +386,20 @@ def test_frontend_import_pools_of_ceil_mode_behind_integer_operators(tmp_path: P
     assert result_dims(proto, tmp_path) == {"y": list(found[0].shape)}
 
 
+def test_frontend_import_types_behind_conversions_of_onnxruntime(tmp_path: Path) -> None:
+    """Its own QuantizeLinear makes codes of 16 bits, also in models of old opsets; without a zero point, of 8 bits."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[1, 2, 3, 4] x) => (float[a, b, c, d] y, uint8[a, b, c, d] o) <float s = {0.5}, uint16 z = {7}> {
+          q = com.microsoft.QuantizeLinear (x, s, z)
+          f = com.microsoft.DequantizeLinear (q, s, z)
+          y = Relu (f)
+          o = com.microsoft.QuantizeLinear (f, s)
+        }"""
+    proto = onnx.parser.parse_model(text)
+    assert result_dims(proto, tmp_path) == {"y": [1, 2, 3, 4], "o": [1, 2, 3, 4]}
+    roundtrip(saved(proto, tmp_path), tmp_path, {"x": np.random.default_rng(1).random((1, 2, 3, 4), np.float32)})
+
+
 def test_frontend_import_pools_of_ceil_mode_before_a_product(tmp_path: Path) -> None:
     """ONNX's inference has 4 columns for the product, onnxruntime computes 2: it needs the type of `a` to load this."""
     pool = POOL.format("MaxPool", [1, 1], [4, 1], [0, 0, 0, 0], "x")

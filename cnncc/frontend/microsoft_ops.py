@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 MICROSOFT = "com.microsoft"
-LEAST_INPUTS = 4  # of each operator; ONNX's checker does not check other domains
+LEAST_INPUTS = 4  # of each operator but the following; ONNX's checker does not check other domains
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 Types = Mapping[str, int]
 
 
@@ -65,6 +66,25 @@ def _concat(node: NodeProto, types: Types) -> list[NodeProto]:
     return [_node(node, "Concat", node.input[2::3], "axis")]
 
 
+def _quantize(node: NodeProto, types: Types) -> list[NodeProto]:
+    """The codes have the type of the zero point; without one they are bytes."""
+    from onnx import TensorProto
+
+    has_zero = len(node.input) > 2 and node.input[2]
+    return _cast(node, types.get(node.input[2]) if has_zero else TensorProto.UINT8)
+
+
+def _dequantize(node: NodeProto, types: Types) -> list[NodeProto]:
+    return _cast(node, types.get(node.input[1]))
+
+
+def _cast(node: NodeProto, kind: int | None) -> list[NodeProto]:
+    """The input's shape in another type; nothing if the type is that of a computed value."""
+    from onnx import helper
+
+    return [] if kind is None else [helper.make_node("Cast", node.input[:1], node.output[:1], to=kind)]
+
+
 _STAND_INS: dict[str, Callable[[NodeProto, Types], list[NodeProto]]] = {
     "QLinearAdd": _elementwise,
     "QLinearMul": _elementwise,
@@ -75,6 +95,8 @@ _STAND_INS: dict[str, Callable[[NodeProto, Types], list[NodeProto]]] = {
     "QLinearAveragePool": _average_pool,
     "QLinearGlobalAveragePool": _global_average_pool,
     "QLinearConcat": _concat,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
 }
 
 
@@ -86,6 +108,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "QLinearAveragePool": _WINDOW,
     "QLinearGlobalAveragePool": ("channels_last",),
     "QLinearConcat": ("axis",),
+    "QuantizeLinear": ("axis",),
+    "DequantizeLinear": ("axis",),
 }
 
 
@@ -106,7 +130,7 @@ def with_microsoft_types(model: ModelProto, infer: Callable[[ModelProto], ModelP
     del stand_in.graph.node[:]
     for node in model.graph.node:
         rule = _STAND_INS.get(node.op_type) if node.domain == MICROSOFT else None
-        whole = rule is not None and len(node.input) >= LEAST_INPUTS
+        whole = len(node.input) >= (2 if node.op_type in CONVERSIONS else LEAST_INPUTS)
         stand_in.graph.node.extend((rule(node, types) if rule and whole else []) or [node])
     inferred = infer(stand_in)
     made = {name for node in model.graph.node for name in node.output}
