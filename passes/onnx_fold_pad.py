@@ -1,4 +1,4 @@
-"""Folds padding with zeros into the convolution or average pooling after it."""
+"""Folds padding with zeros into the convolution or pooling after it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
 
 from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, constant_operand
+from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
 from cnncc.weights import WeightStore
 
 
@@ -32,8 +34,7 @@ class _Fold(RewritePattern):
         source = op.operand(0)
         if source is None or not isinstance(pad := source.owner, NodeOp) or not pad.is_op("Pad"):
             return
-        # Maximum pooling pads with minus infinity, not with zero.
-        if not op.is_op("Conv", "AveragePool"):
+        if not op.is_op("Conv", "AveragePool", "MaxPool"):
             return
         pads = self.spatial_pads(pad)
         # With auto_pad SAME the padding would be computed from the unpadded size.
@@ -41,7 +42,9 @@ class _Fold(RewritePattern):
             return
         own = op.ints_attr("pads", [0] * len(pads))
         total = [a + b for a, b in zip(pads, own, strict=True)]
-        if op.is_op("AveragePool") and not _fits_pool(op, own, total):
+        if op.is_op("AveragePool") and not _fits_average(op, own, total):
+            return
+        if op.is_op("MaxPool") and not self.fits_maximum(op, pad, total):
             return
         op.operands[0] = pad.operands[0]
         op.attributes["pads"] = DenseArrayBase.from_list(i64, total)
@@ -91,11 +94,32 @@ class _Fold(RewritePattern):
         array = constant_operand(pad.operand(2), self.store)
         return array is not None and array.size == 1 and not array.any()
 
+    def fits_maximum(self, op: NodeOp, pad: NodeOp, total: list[int]) -> bool:
+        """Whether the maxima stay: the pool pads with minus infinity, and the zeros are no more than any pixel."""
+        if len(op.results) > 1 or any(step != 1 for step in op.ints_attr("dilations", ())):
+            return False  # a result counts positions; a window may miss the image
+        return self.is_never_negative(pad.operands[0]) and _fits_window(op, total)
 
-def _fits_pool(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
+    def is_never_negative(self, value: SSAValue) -> bool:
+        """Whether `value` is the result of a Relu, or of a Clip from 0."""
+        node = value.owner
+        if not isinstance(node, NodeOp) or not node.is_op("Relu", "Clip"):
+            return False
+        try:
+            layer = read_layer(node, self.store)
+        except StaysOnHost:
+            return False
+        return isinstance(layer, ClampLayer) and layer.lo >= 0
+
+
+def _fits_average(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
     # Zeros added by Pad count as pixels; the pool's own padding must count as well, or not exist.
     if any(own) and not op.int_attr("count_include_pad", 0):
         return False
+    return _fits_window(op, total)
+
+
+def _fits_window(op: NodeOp, total: list[int]) -> bool:
     # The last window of ceil_mode may reach over the edge, and only positions on padding count.
     if op.int_attr("ceil_mode", 0):
         return False
@@ -106,10 +130,11 @@ def _fits_pool(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
 
 @dataclass(frozen=True)
 class OnnxFoldPadPass(ModulePass):
-    """Fold a Pad with constant zeros on spatial axes into the Conv or AveragePool that reads it.
+    """Fold a Pad with constant zeros on spatial axes into the Conv, AveragePool or MaxPool that reads it.
 
-    Why: the array pads on the fly, while a Pad node would copy the image. A MaxPool keeps its Pad, because its own
-    padding is minus infinity. For AveragePool the zeros count as pixels (count_include_pad = 1).
+    Why: the array pads on the fly, while a Pad node would copy the image. For AveragePool the zeros count as pixels
+    (count_include_pad = 1). A MaxPool's own padding is minus infinity: it takes the Pad only after a Relu, or a Clip
+    from 0, where zeros are no maximum either.
 
         %0 = onnx.node "Pad"(%x) {pads = [0, 0, 1, 2, 0, 0, 3, 4]}
         %1 = onnx.node "Conv"(%0, %w) {pads = [1, 1, 1, 1]}

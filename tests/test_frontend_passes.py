@@ -529,6 +529,39 @@ def test_frontend_pass_fold_pad_into_pool(pool: str, folded: bool, tmp_path: Pat
     assert ("Pad" not in op_types(module)) == folded
 
 
+@pytest.mark.parametrize(
+    "before, pool, folded",
+    [
+        ("Relu (x)", "<kernel_shape = [4, 3], strides = [2, 2]>", True),
+        ("Relu (x)", "<kernel_shape = [5, 4], pads = [1, 0, 0, 1]>", True),
+        ("Clip (x, least)", "<kernel_shape = [4, 3]>", True),
+        ("Clip (x, below)", "<kernel_shape = [4, 3]>", False),
+        ("Clip (x, )", "<kernel_shape = [4, 3]>", False),
+        ("Relu (x)", "<kernel_shape = [3, 3]>", False),
+        ("Relu (x)", "<kernel_shape = [4, 3], dilations = [2, 1]>", False),
+        ("Relu (x)", "<kernel_shape = [4, 3], strides = [2, 2], ceil_mode = 1>", False),
+        ("Neg (x)", "<kernel_shape = [4, 3]>", False),
+    ],
+)
+def test_frontend_pass_fold_pad_into_maximum(before: str, pool: str, folded: bool, tmp_path: Path) -> None:
+    text = f"""g (float[1, 2, 7, 5] x) => (float[1, 2, P, Q] y) {{
+      r = {before} p = Pad (r, pads) y = MaxPool {pool} (p)
+    }}"""
+    known = {"least": np.float32(0), "below": np.float32(-1)}
+    arrays = {name: bound for name, bound in known.items() if name in before}
+    proto = model(text, pads=np.int64([0, 0, 3, 1, 0, 0, 0, 2]), **arrays)
+    module = rewritten(proto, tmp_path, OnnxFoldPadPass())
+    assert ("Pad" not in op_types(module)) == folded
+
+
+def test_frontend_pass_fold_pad_leaves_positions_of_maxima(tmp_path: Path) -> None:
+    text = """g (float[1, 2, 7, 5] x) => (float[1, 2, P, Q] y, int64[1, 2, R, S] o) {
+      r = Relu (x) p = Pad (r, pads) y, o = MaxPool <kernel_shape = [4, 3]> (p)
+    }"""
+    module = rewritten(model(text, pads=np.int64([0, 0, 3, 1, 0, 0, 0, 2])), tmp_path, OnnxFoldPadPass())
+    assert op_types(module) == ["Relu", "Pad", "MaxPool"]
+
+
 @pytest.mark.parametrize("mode, value", [("constant", 1.0), ("reflect", 0.0), ("edge", 0.0)])
 def test_frontend_pass_fold_pad_leaves_other_padding(mode: str, value: float, tmp_path: Path) -> None:
     text = PAD.format(attributes=f'<mode = "{mode}">', operands=", all, value")

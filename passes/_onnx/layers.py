@@ -113,7 +113,7 @@ Layer = (
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 # Why a node stays that a pass takes away otherwise.
 LEFT = {
-    "Pad": "it is not folded: it pads other than zeros around rows and columns, or not a Conv or AveragePool alone",
+    "Pad": "it is not folded: it pads other than zeros around rows and columns, or not a Conv or pool alone",
     "ConvTranspose": "it is no convolution: its weights are no f32 constants, its kernel is smaller than its stride, "
     "or it has a dilation beside a stride",
 }
