@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.ir import SSAValue
@@ -31,11 +32,12 @@ class _Fold(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
-        source = op.operand(0)
-        if source is None or not isinstance(pad := source.owner, NodeOp) or not pad.is_op("Pad"):
+        if not op.is_op("Conv", "QLinearConv", "AveragePool", "MaxPool"):
             return
-        if not op.is_op("Conv", "AveragePool", "MaxPool"):
+        found = self.padding_of_codes(op) if op.is_op("QLinearConv") else _padding(op.operands[0])
+        if found is None:
             return
+        pad, image = found
         pads = self.spatial_pads(pad)
         # With auto_pad SAME the padding would be computed from the unpadded size.
         if pads is None or op.str_attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -46,7 +48,7 @@ class _Fold(RewritePattern):
             return
         if op.is_op("MaxPool") and not self.fits_maximum(op, pad, total):
             return
-        op.operands[0] = pad.operands[0]
+        op.operands[0] = image
         op.attributes["pads"] = DenseArrayBase.from_list(i64, total)
         op.attributes.pop("auto_pad", None)
         if op.is_op("AveragePool"):
@@ -54,6 +56,28 @@ class _Fold(RewritePattern):
         rewriter.notify_op_modified(op)
         if not any(result.uses for result in pad.results):
             rewriter.erase(pad)
+
+    def padding_of_codes(self, op: NodeOp) -> tuple[NodeOp, SSAValue] | None:
+        """The Pad between a DequantizeLinear and the QuantizeLinear that `op` reads, and the codes before it.
+
+        Both have one scale and zero point: then the codes change by no rounding.
+        """
+        quantize = op.operands[0].owner
+        if not isinstance(quantize, NodeOp) or not quantize.is_op("QuantizeLinear"):
+            return None
+        found = _padding(quantize.operands[0])
+        dequantize = found[1].owner if found else None
+        if found is None or not isinstance(dequantize, NodeOp) or not dequantize.is_op("DequantizeLinear"):
+            return None
+        same = all(self.is_same(quantize.operand(index), dequantize.operand(index)) for index in (1, 2))
+        return (found[0], dequantize.operands[0]) if same else None
+
+    def is_same(self, one: SSAValue | None, other: SSAValue | None) -> bool:
+        """Whether both are the same number, of the same type."""
+        first, second = constant_operand(one, self.store), constant_operand(other, self.store)
+        if first is None or second is None or first.size != 1 or first.dtype != second.dtype:
+            return False
+        return bool(np.array_equal(first, second))
 
     def spatial_pads(self, pad: NodeOp) -> list[int] | None:
         """Begins, then ends of the axes after n and c; None unless `pad` adds zeros there alone."""
@@ -112,6 +136,12 @@ class _Fold(RewritePattern):
         return isinstance(layer, ClampLayer) and layer.lo >= 0
 
 
+def _padding(value: SSAValue) -> tuple[NodeOp, SSAValue] | None:
+    """The Pad that computes `value`, and the image that it pads."""
+    pad = value.owner
+    return (pad, pad.operands[0]) if isinstance(pad, NodeOp) and pad.is_op("Pad") else None
+
+
 def _fits_average(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
     # Zeros added by Pad count as pixels; the pool's own padding must count as well, or not exist.
     if any(own) and not op.int_attr("count_include_pad", 0):
@@ -134,7 +164,8 @@ class OnnxFoldPadPass(ModulePass):
 
     Why: the array pads on the fly, while a Pad node would copy the image. For AveragePool the zeros count as pixels
     (count_include_pad = 1). A MaxPool's own padding is minus infinity: it takes the Pad only after a Relu, or a Clip
-    from 0, where zeros are no maximum either.
+    from 0, where zeros are no maximum either. A QLinearConv pads with its zero point: it takes a Pad in floats between
+    a DequantizeLinear and a QuantizeLinear of the same codes.
 
         %0 = onnx.node "Pad"(%x) {pads = [0, 0, 1, 2, 0, 0, 3, 4]}
         %1 = onnx.node "Conv"(%0, %w) {pads = [1, 1, 1, 1]}

@@ -554,6 +554,29 @@ def test_frontend_pass_fold_pad_into_maximum(before: str, pool: str, folded: boo
     assert ("Pad" not in op_types(module)) == folded
 
 
+@pytest.mark.parametrize(
+    "before, after, folded",
+    [("s, z", "s, z", True), ("s, z", "s, other", False), ("t, z", "s, z", False), ("s", "s", False)],
+)
+def test_frontend_pass_fold_pad_of_codes(before: str, after: str, folded: bool, tmp_path: Path) -> None:
+    """onnxruntime's quantiser puts a pair of conversions around each Pad."""
+    text = f"""g (float[1, 2, 7, 5] x) => (uint8[1, 3, P, Q] y) {{
+      c = QuantizeLinear (x, {before}) f = DequantizeLinear (c, {before})
+      p = Pad (f, pads) q = QuantizeLinear (p, {after})
+      y = QLinearConv <pads = [1, 0, 0, 1]> (q, s, z, w, u, v, r, z)
+    }}"""
+    known = {
+        "s": np.float32(0.02), "t": np.float32(0.01), "z": np.uint8(9), "other": np.uint8(8),
+        "w": RNG.integers(-128, 128, (3, 2, 3, 2)).astype(np.int8), "u": np.float32(0.02), "v": np.int8(0),
+        "r": np.float32(0.2), "pads": np.int64([0, 0, 3, 1, 0, 0, 0, 2]),
+    }  # fmt: skip
+    arrays = {name: array for name, array in known.items() if name in re.findall(r"\w+", text)}
+    proto = model(text, 13, **arrays)
+    module = rewritten(proto, tmp_path, OnnxFoldPadPass(), OnnxDeadCodePass())
+    assert op_types(module)[-1] == "QLinearConv"
+    assert ("Pad" not in op_types(module)) == folded
+
+
 def test_frontend_pass_fold_pad_leaves_positions_of_maxima(tmp_path: Path) -> None:
     text = """g (float[1, 2, 7, 5] x) => (float[1, 2, P, Q] y, int64[1, 2, R, S] o) {
       r = Relu (x) p = Pad (r, pads) y, o = MaxPool <kernel_shape = [4, 3]> (p)
