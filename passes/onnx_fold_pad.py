@@ -34,10 +34,10 @@ class _Fold(RewritePattern):
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         if not op.is_op("Conv", "QLinearConv", "AveragePool", "MaxPool"):
             return
-        found = self.padding_of_codes(op) if op.is_op("QLinearConv") else _padding(op.operands[0])
-        if found is None:
+        padding = self.padding_of_codes(op) if op.is_op("QLinearConv") else _padding(op.operands[0])
+        if padding is None:
             return
-        pad, image = found
+        pad, image = padding
         pads = self.spatial_pads(pad)
         # With auto_pad SAME the padding would be computed from the unpadded size.
         if pads is None or op.str_attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -65,12 +65,12 @@ class _Fold(RewritePattern):
         quantize = op.operands[0].owner
         if not isinstance(quantize, NodeOp) or not quantize.is_op("QuantizeLinear"):
             return None
-        found = _padding(quantize.operands[0])
-        dequantize = found[1].owner if found else None
-        if found is None or not isinstance(dequantize, NodeOp) or not dequantize.is_op("DequantizeLinear"):
+        padding = _padding(quantize.operands[0])
+        dequantize = padding[1].owner if padding else None
+        if padding is None or not isinstance(dequantize, NodeOp) or not dequantize.is_op("DequantizeLinear"):
             return None
         same = all(self.is_same(quantize.operand(index), dequantize.operand(index)) for index in (1, 2))
-        return (found[0], dequantize.operands[0]) if same else None
+        return (padding[0], dequantize.operands[0]) if same else None
 
     def is_same(self, one: SSAValue | None, other: SSAValue | None) -> bool:
         """Whether both are the same number, of the same type."""
