@@ -60,7 +60,7 @@ class _Fold(RewritePattern):
     def padding_of_codes(self, op: NodeOp) -> tuple[NodeOp, SSAValue] | None:
         """The Pad between a DequantizeLinear and the QuantizeLinear that `op` reads, and the codes before it.
 
-        Both have one scale and zero point: then the codes change by no rounding.
+        Both have one scale and zero point: then the codes change by no rounding. `op` pads with that zero point.
         """
         quantize = op.operands[0].owner
         if not isinstance(quantize, NodeOp) or not quantize.is_op("QuantizeLinear"):
@@ -70,6 +70,7 @@ class _Fold(RewritePattern):
         if padding is None or not isinstance(dequantize, NodeOp) or not dequantize.is_op("DequantizeLinear"):
             return None
         same = all(self.is_same(quantize.operand(index), dequantize.operand(index)) for index in (1, 2))
+        same = same and self.is_same(quantize.operand(2), op.operand(2))
         return (padding[0], dequantize.operands[0]) if same else None
 
     def is_same(self, one: SSAValue | None, other: SSAValue | None) -> bool:
