@@ -164,9 +164,12 @@ def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
 
 
 def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = (f32,)) -> None:
-    wanted = " or ".join(str(element) for element in elements)
-    holds = any(is_tensor_of(value, element) for element in elements)
-    require(holds, f"{what} is {_named_type(value)}, not a tensor of {wanted} of known shape")
+    kind, wanted = value.type, " or ".join(str(element) for element in elements)
+    if isinstance(kind, TensorType) and is_tensor_of(value, kind.element_type):
+        # Without the shape, so that many nodes have one reason.
+        require(kind.element_type in elements, f"{what} has elements of type {kind.element_type}, not {wanted}")
+    else:
+        raise StaysOnHost(f"{what} is {_named_type(value)}, not a tensor of {wanted} of known shape")
 
 
 def _named_type(value: SSAValue) -> str:
