@@ -422,6 +422,20 @@ def test_check_says_what_of_unknown_shape_the_host_runs(tmp_path: Path) -> None:
     assert reason == "runs on the host: input 0 is of unknown shape, not a tensor of f32 of known shape"
 
 
+def test_check_says_of_what_type_the_host_runs(tmp_path: Path) -> None:
+    """Whatever the shapes, so that many nodes have one line."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[1, 3, 7, 9] x) => (float[a, b, c, d] y) {
+          g = Cast <to = 11> (x)
+          r = MaxPool <kernel_shape = [2, 2]> (g)
+          s = MaxPool <kernel_shape = [2, 2]> (r)
+          y = Cast <to = 1> (s)
+        }"""
+    found = check(save(onnx.parser.parse_model(text), tmp_path / "net.onnx"), CompileOptions("spatial-8x8"))
+    reasons = [each.text for each in found if each.where.startswith("MaxPool")]
+    assert reasons == ["runs on the host: input 0 has elements of type f64, not f32"] * 2
+
+
 @pytest.mark.parametrize(
     ("shape", "op", "image"),
     [
