@@ -401,10 +401,10 @@ REFUSED = (
         "output 'a' is the same as 'b', which only the host reads or computes",
     ),
     (by_name(), "output 'x' has the name of another input or output"),
-    (integer_input(), "input 'x' is tensor<1x3xi64>, an input is f32"),
+    (integer_input(), "input 'x' is tensor<1x3xi64>: export the model with inputs of f32"),
     (
         build([node("Relu", ["x"], ["y"])], {"x": ()}, ["y"]),
-        "input 'x' is tensor<f32>, an input is f32, i8 or ui8 with a leading",
+        "input 'x' is tensor<f32>: export the model with inputs of f32, i8 or ui8 with a leading",
     ),
     (build([node("Relu", ["x"], ["y"])], {"x": (0, 3)}, ["y"]), "input 'x'"),
     (build([node("Relu", ["x"], ["y"])], {}, ["y"], {"x": noise(1, 2, 3)}), "the model has no inputs"),

@@ -377,7 +377,7 @@ def check_interface(path: Path, module: ModuleOp) -> None:
             ):
                 pass
             case _:
-                what = f"is {argument.type}, an input is f32, i8 or ui8 with a leading batch dim"
+                what = f"is {argument.type}: export the model with inputs of f32, i8 or ui8 with a leading batch dim"
                 refusals.add(Refusal(f"{path}: input '{name}' {what}", Finding(what, where=f"input '{name}'")))
     for i, name in enumerate(outputs):
         if name in inputs or name in outputs[:i]:
