@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from xdsl.context import Context
@@ -14,6 +15,7 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, constant_operand
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
+from cnncc.passes._onnx.quantised_layers import UNSIGNED, codes_of
 from cnncc.weights import WeightStore
 
 
@@ -34,10 +36,11 @@ class _Fold(RewritePattern):
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         if not op.is_op("Conv", "QLinearConv", "AveragePool", "MaxPool"):
             return
-        padding = self.padding_of_codes(op) if op.is_op("QLinearConv") else _padding(op.operands[0])
-        if padding is None:
+        pad = self.pad_before(op)
+        if pad is None:
             return
-        pad, image = padding
+        # A QLinearConv reads the codes of the image.
+        image = cast("NodeOp", pad.operands[0].owner).operands[0] if op.is_op("QLinearConv") else pad.operands[0]
         pads = self.spatial_pads(pad)
         # With auto_pad SAME the padding would be computed from the unpadded size.
         if pads is None or op.str_attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -57,28 +60,35 @@ class _Fold(RewritePattern):
         if not any(result.uses for result in pad.results):
             rewriter.erase(pad)
 
-    def padding_of_codes(self, op: NodeOp) -> tuple[NodeOp, SSAValue] | None:
-        """The Pad between a DequantizeLinear and the QuantizeLinear that `op` reads, and the codes before it.
+    def pad_before(self, op: NodeOp) -> NodeOp | None:
+        """The Pad before a convolution or pooling. Conversions around it, all of the same codes, change nothing."""
+        if op.is_op("QLinearConv"):
+            return self.pad_of_codes(op.operand(0), None, op.operand(2))
+        dequantize = _node(op.operand(0), "DequantizeLinear") if op.is_op("MaxPool") else None
+        if dequantize:
+            return self.pad_of_codes(dequantize.operand(0), dequantize.operand(1), dequantize.operand(2))
+        return _node(op.operand(0), "Pad")
 
-        Both have one scale and zero point: then the codes change by no rounding. `op` pads with that zero point.
+    def pad_of_codes(self, codes: SSAValue | None, scale: SSAValue | None, zero: SSAValue | None) -> NodeOp | None:
+        """The Pad between a DequantizeLinear and the QuantizeLinear that makes `codes`.
+
+        Both have one scale and zero point: `scale`, unless it is None, and `zero`. A QLinearConv pads with that.
         """
-        quantize = op.operands[0].owner
-        if not isinstance(quantize, NodeOp) or not quantize.is_op("QuantizeLinear"):
+        quantize = _node(codes, "QuantizeLinear")
+        pad = _node(quantize.operand(0), "Pad") if quantize else None
+        dequantize = _node(pad.operand(0), "DequantizeLinear") if pad else None
+        if quantize is None or dequantize is None:
             return None
-        padding = _padding(quantize.operands[0])
-        dequantize = padding[1].owner if padding else None
-        if padding is None or not isinstance(dequantize, NodeOp) or not dequantize.is_op("DequantizeLinear"):
-            return None
-        same = all(self.is_same(quantize.operand(index), dequantize.operand(index)) for index in (1, 2))
-        same = same and self.is_same(quantize.operand(2), op.operand(2))
-        return (padding[0], dequantize.operands[0]) if same else None
+        scales, zeros = ([node.operand(at) for node in (quantize, dequantize)] for at in (1, 2))
+        same = self.is_same(*scales, scale or scales[0]) and self.is_same(*zeros, zero)
+        return pad if same else None
 
-    def is_same(self, one: SSAValue | None, other: SSAValue | None) -> bool:
-        """Whether both are the same number, of the same type."""
-        first, second = constant_operand(one, self.store), constant_operand(other, self.store)
-        if first is None or second is None or first.size != 1 or first.dtype != second.dtype:
+    def is_same(self, *values: SSAValue | None) -> bool:
+        """Whether all are the same constant number, of the same type."""
+        first, *others = (constant_operand(value, self.store) for value in values)
+        if first is None or first.size != 1:
             return False
-        return bool(np.array_equal(first, second))
+        return all(each is not None and each.dtype == first.dtype and np.array_equal(each, first) for each in others)
 
     def spatial_pads(self, pad: NodeOp) -> list[int] | None:
         """Begins, then ends of the axes after n and c; None unless `pad` adds zeros there alone."""
@@ -126,21 +136,24 @@ class _Fold(RewritePattern):
         return self.is_never_negative(pad.operands[0]) and _fits_window(op, total)
 
     def is_never_negative(self, value: SSAValue) -> bool:
-        """Whether `value` is the result of a Relu, or of a Clip from 0."""
-        node = value.owner
-        if not isinstance(node, NodeOp) or not node.is_op("Relu", "Clip"):
-            return False
+        """Whether `value` has no sign, or is the result of a Relu, a Clip from 0, or such codes."""
+        if isinstance(value.type, TensorType) and value.type.element_type == UNSIGNED:
+            return True
+        if dequantize := _node(value, "DequantizeLinear"):
+            zero, codes = constant_operand(dequantize.operand(2), self.store), codes_of(dequantize.operands[0].type)
+            return zero is not None and codes is not None and bool((zero == codes.range[0]).all())
+        node = _node(value, "Relu", "Clip")
         try:
-            layer = read_layer(node, self.store)
+            layer = read_layer(node, self.store) if node else None
         except StaysOnHost:
             return False
         return isinstance(layer, ClampLayer) and layer.lo >= 0
 
 
-def _padding(value: SSAValue) -> tuple[NodeOp, SSAValue] | None:
-    """The Pad that computes `value`, and the image that it pads."""
-    pad = value.owner
-    return (pad, pad.operands[0]) if isinstance(pad, NodeOp) and pad.is_op("Pad") else None
+def _node(value: SSAValue | None, *op_types: str) -> NodeOp | None:
+    """The node of one of these types that computes `value`."""
+    owner = value.owner if value is not None else None
+    return owner if isinstance(owner, NodeOp) and owner.is_op(*op_types) else None
 
 
 def _fits_average(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
@@ -165,8 +178,8 @@ class OnnxFoldPadPass(ModulePass):
 
     Why: the array pads on the fly, while a Pad node would copy the image. For AveragePool the zeros count as pixels
     (count_include_pad = 1). A MaxPool's own padding is minus infinity: it takes the Pad only after a Relu, or a Clip
-    from 0, where zeros are no maximum either. A QLinearConv pads with its zero point: it takes a Pad in floats between
-    a DequantizeLinear and a QuantizeLinear of the same codes.
+    from 0, where zeros are no maximum either. A QLinearConv pads with its zero point. It and MaxPool take a Pad in
+    floats between a DequantizeLinear and a QuantizeLinear of the same codes.
 
         %0 = onnx.node "Pad"(%x) {pads = [0, 0, 1, 2, 0, 0, 3, 4]}
         %1 = onnx.node "Conv"(%0, %w) {pads = [1, 1, 1, 1]}

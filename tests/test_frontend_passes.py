@@ -583,6 +583,35 @@ def test_frontend_pass_fold_pad_of_codes(before: str, after: str, folded: bool, 
     assert ("Pad" not in op_types(module)) == folded
 
 
+@pytest.mark.parametrize(
+    "nodes, kind, folded",
+    [
+        ("c = QuantizeLinear (x, s, least) f = DequantizeLinear (c, s, least) p = Pad (f, pads) "
+         "q = QuantizeLinear (p, s, least) d = DequantizeLinear (q, s, least) y = MaxPool {} (d)", "float", True),
+        # codes of numbers below zero, another scale at one of the conversions, codes with a sign
+        ("c = QuantizeLinear (x, s, z) f = DequantizeLinear (c, s, z) p = Pad (f, pads) "
+         "q = QuantizeLinear (p, s, z) d = DequantizeLinear (q, s, z) y = MaxPool {} (d)", "float", False),
+        ("c = QuantizeLinear (x, s, least) f = DequantizeLinear (c, s, least) p = Pad (f, pads) "
+         "q = QuantizeLinear (p, s, least) d = DequantizeLinear (q, t, least) y = MaxPool {} (d)", "float", False),
+        ("c = QuantizeLinear (x, s, least) f = DequantizeLinear (c, s, least) p = Pad (f, pads) "
+         "q = QuantizeLinear (p, t, least) d = DequantizeLinear (q, s, least) y = MaxPool {} (d)", "float", False),
+        ("c = QuantizeLinear (x, s, least) p = Pad (c, pads) y = MaxPool {} (p)", "int8", False),
+        ("c = QuantizeLinear (x, s, u) p = Pad (c, pads) y = MaxPool {} (p)", "uint8", True),
+    ],
+)  # fmt: skip
+def test_frontend_pass_fold_pad_into_maximum_of_codes(nodes: str, kind: str, folded: bool, tmp_path: Path) -> None:
+    pool = "<kernel_shape = [4, 3], strides = [2, 2]>"
+    text = f"g (float[1, 2, 7, 5] x) => ({kind}[1, 2, P, Q] y) {{ {nodes.format(pool)} }}"
+    known = {
+        "s": np.float32(0.02), "t": np.float32(0.01), "least": np.int8(-128), "z": np.int8(3), "u": np.uint8(0),
+        "pads": np.int64([0, 0, 3, 1, 0, 0, 0, 2]),
+    }  # fmt: skip
+    arrays = {name: array for name, array in known.items() if name in re.findall(r"\w+", nodes)}
+    module = rewritten(model(text, 13, **arrays), tmp_path, OnnxFoldPadPass(), OnnxDeadCodePass())
+    assert op_types(module)[-1] == "MaxPool"
+    assert ("Pad" not in op_types(module)) == folded
+
+
 def test_frontend_pass_fold_pad_leaves_positions_of_maxima(tmp_path: Path) -> None:
     text = """g (float[1, 2, 7, 5] x) => (float[1, 2, P, Q] y, int64[1, 2, R, S] o) {
       r = Relu (x) p = Pad (r, pads) y, o = MaxPool <kernel_shape = [4, 3]> (p)
