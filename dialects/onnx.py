@@ -241,6 +241,12 @@ class NodeOp(IRDLOperation):
         return default if attribute is None else text(attribute)
 
 
+def node_of(value: SSAValue | None, *op_types: str) -> NodeOp | None:
+    """The node of one of ONNX's own operators `op_types` that computes `value`; None for any other value."""
+    owner = value.owner if value is not None else None
+    return owner if isinstance(owner, NodeOp) and owner.is_op(*op_types) else None
+
+
 @irdl_op_definition
 class AbsentOp(IRDLOperation):
     """An optional input that is left out, before one that is not: `%none = onnx.absent`."""

@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.onnx import NodeOp, node_of
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.main_function import main_function
@@ -37,10 +37,8 @@ def _quantised_next(node: NodeOp) -> NodeOp | None:
     """The Concat that a QuantizeLinear with one scale alone reads."""
     if not node.is_op("QuantizeLinear") or not node.operands[0].has_one_use():
         return None
-    concat, y = node.operands[0].owner, with_scale(node, node.results[0])
-    if not isinstance(concat, NodeOp) or not concat.is_op("Concat"):
-        return None
-    return concat if y is not None and y.is_scalar() else None
+    y = with_scale(node, node.results[0])
+    return node_of(node.operands[0], "Concat") if y is not None and y.is_scalar() else None
 
 
 def _split(node: NodeOp, store: WeightStore, names: NodeNames) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.ir import SSAValue
@@ -13,9 +12,9 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, constant_operand
+from cnncc.dialects.onnx import NodeOp, constant_operand, node_of
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
-from cnncc.passes._onnx.quantised_layers import UNSIGNED, codes_of
+from cnncc.passes._onnx.quantised_layers import UNSIGNED, Codes, conversion_codes
 from cnncc.weights import WeightStore
 
 
@@ -63,32 +62,23 @@ class _Fold(RewritePattern):
     def pad_before(self, op: NodeOp) -> NodeOp | None:
         """The Pad before a convolution or pooling. Conversions around it, all of the same codes, change nothing."""
         if op.is_op("QLinearConv"):
-            return self.pad_of_codes(op.operand(0), None, op.operand(2))
-        dequantize = _node(op.operand(0), "DequantizeLinear") if op.is_op("MaxPool") else None
-        if dequantize:
-            return self.pad_of_codes(dequantize.operand(0), dequantize.operand(1), dequantize.operand(2))
-        return _node(op.operand(0), "Pad")
+            between, zero = self.pad_of_codes(op.operand(0)), constant_operand(op.operand(2), self.store)
+            # It pads with its own zero point.
+            return between[0] if between and zero is not None and (zero == between[1].zero).all() else None
+        if op.is_op("MaxPool") and (dequantize := node_of(op.operand(0), "DequantizeLinear")):
+            between = self.pad_of_codes(dequantize.operand(0))
+            return between[0] if between and between[1] == conversion_codes(dequantize, self.store) else None
+        return node_of(op.operand(0), "Pad")
 
-    def pad_of_codes(self, codes: SSAValue | None, scale: SSAValue | None, zero: SSAValue | None) -> NodeOp | None:
-        """The Pad between a DequantizeLinear and the QuantizeLinear that makes `codes`.
-
-        Both have one scale and zero point: `scale`, unless it is None, and `zero`. A QLinearConv pads with that.
-        """
-        quantize = _node(codes, "QuantizeLinear")
-        pad = _node(quantize.operand(0), "Pad") if quantize else None
-        dequantize = _node(pad.operand(0), "DequantizeLinear") if pad else None
-        if quantize is None or dequantize is None:
+    def pad_of_codes(self, value: SSAValue | None) -> tuple[NodeOp, Codes] | None:
+        """The Pad between a DequantizeLinear and the QuantizeLinear that computes `value`, both of the same codes."""
+        quantize = node_of(value, "QuantizeLinear")
+        pad = node_of(quantize.operand(0), "Pad") if quantize else None
+        dequantize = node_of(pad.operand(0), "DequantizeLinear") if pad else None
+        if quantize is None or pad is None or dequantize is None:
             return None
-        scales, zeros = ([node.operand(at) for node in (quantize, dequantize)] for at in (1, 2))
-        same = self.is_same(*scales, scale or scales[0]) and self.is_same(*zeros, zero)
-        return pad if same else None
-
-    def is_same(self, *values: SSAValue | None) -> bool:
-        """Whether all are the same constant number, of the same type."""
-        first, *others = (constant_operand(value, self.store) for value in values)
-        if first is None or first.size != 1:
-            return False
-        return all(each is not None and each.dtype == first.dtype and np.array_equal(each, first) for each in others)
+        codes = conversion_codes(dequantize, self.store)
+        return (pad, codes) if codes and codes == conversion_codes(quantize, self.store) else None
 
     def spatial_pads(self, pad: NodeOp) -> list[int] | None:
         """Begins, then ends of the axes after n and c; None unless `pad` adds zeros there alone."""
@@ -139,21 +129,15 @@ class _Fold(RewritePattern):
         """Whether `value` has no sign, or is the result of a Relu, a Clip from 0, or such codes."""
         if isinstance(value.type, TensorType) and value.type.element_type == UNSIGNED:
             return True
-        if dequantize := _node(value, "DequantizeLinear"):
-            zero, codes = constant_operand(dequantize.operand(2), self.store), codes_of(dequantize.operands[0].type)
-            return zero is not None and codes is not None and bool((zero == codes.range[0]).all())
-        node = _node(value, "Relu", "Clip")
+        if dequantize := node_of(value, "DequantizeLinear"):
+            codes = conversion_codes(dequantize, self.store)
+            return codes is not None and codes.zero == codes.range[0]
+        node = node_of(value, "Relu", "Clip")
         try:
             layer = read_layer(node, self.store) if node else None
         except StaysOnHost:
             return False
         return isinstance(layer, ClampLayer) and layer.lo >= 0
-
-
-def _node(value: SSAValue | None, *op_types: str) -> NodeOp | None:
-    """The node of one of these types that computes `value`."""
-    owner = value.owner if value is not None else None
-    return owner if isinstance(owner, NodeOp) and owner.is_op(*op_types) else None
 
 
 def _fits_average(op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:

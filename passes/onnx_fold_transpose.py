@@ -14,10 +14,9 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp, constant_operand, replace_constant
+from cnncc.dialects.onnx import NodeOp, constant_operand, node_of, replace_constant
 from cnncc.frontend.microsoft_ops import MICROSOFT
-from cnncc.passes._onnx.layers import StaysOnHost
-from cnncc.passes._onnx.quantised_layers import Codes, DequantizeLayer, QuantizeLayer, read_any_layer
+from cnncc.passes._onnx.quantised_layers import conversion_codes
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
 
@@ -56,7 +55,9 @@ class _Fold(RewritePattern):
     def row(self, value: SSAValue | None) -> NodeOp | None:
         """The node that makes rows of images, of which `value` is the result, or its codes of one scale."""
         quantised = _only_read(value, "QuantizeLinear")
-        row = _only_read(quantised.operand(0) if quantised and self.codes(quantised) else value, "Flatten", "Reshape")
+        if quantised and conversion_codes(quantised, self.store):
+            value = quantised.operand(0)
+        row = _only_read(value, "Flatten", "Reshape")
         return row if row and self.keeps_images(row) else None
 
     def keeps_images(self, row: NodeOp) -> bool:
@@ -72,25 +73,15 @@ class _Fold(RewritePattern):
         back = _only_read(value, "DequantizeLinear")
         first = _only_read(back.operand(0), "QuantizeLinear") if back else None
         if first and back and again:
-            codes = {self.codes(node) for node in (first, back, again)}
+            codes = {conversion_codes(node, self.store) for node in (first, back, again)}
             # To quantise again to the same codes changes nothing: the first time may be left out.
             value = first.operand(0) if len(codes) == 1 else value
         return _only_read(value, "Transpose")
 
-    def codes(self, node: NodeOp) -> Codes | None:
-        """What a QuantizeLinear or DequantizeLinear writes or reads; None if it has several scales."""
-        try:
-            layer = read_any_layer(node, self.store)
-        except StaysOnHost:
-            return None
-        assert isinstance(layer, QuantizeLayer | DequantizeLayer)
-        return layer.y if isinstance(layer, QuantizeLayer) else layer.x
-
 
 def _only_read(value: SSAValue | None, *op_types: str) -> NodeOp | None:
     """The node of one of these types that computes `value`, if one operand alone reads it."""
-    owner = value.owner if value is not None and value.uses.get_length() == 1 else None
-    return owner if isinstance(owner, NodeOp) and owner.is_op(*op_types) else None
+    return node_of(value, *op_types) if value is not None and value.has_one_use() else None
 
 
 @dataclass(frozen=True)

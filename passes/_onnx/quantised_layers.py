@@ -135,6 +135,16 @@ def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
     return read_layer(node, store)
 
 
+def conversion_codes(node: NodeOp, store: WeightStore) -> Codes | None:
+    """What a QuantizeLinear or DequantizeLinear writes or reads; None if it has several scales, or no bytes."""
+    try:
+        layer = read_any_layer(node, store)
+    except StaysOnHost:
+        return None
+    assert isinstance(layer, QuantizeLayer | DequantizeLayer)
+    return layer.y if isinstance(layer, QuantizeLayer) else layer.x
+
+
 def _scales(node: NodeOp, index: int, store: WeightStore) -> Floats:
     """Input `index` as scales f32[1] or f32[k]."""
     array = constant_input(node, index, store)
