@@ -19,7 +19,7 @@ from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import CORES, Step
 from cnncc.driver.program_parts import program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
-from cnncc.machine.cores.core_times import CoresTimes, EngineRun, simulate_cores
+from cnncc.machine.cores.core_times import CoresTimes, EngineRun, EngineRuns, simulate_cores
 from cnncc.machine.cores.programs import cores_of
 from cnncc.model.cores_plan import CoresPlan
 
@@ -49,7 +49,7 @@ class Example:
         """The cores with PEs, by their layers."""
         return [", ".join(layer.label for layer in group.layers) for group in self.plan.groups]
 
-    def times(self, frames: int, timeline: list[EngineRun] | None = None) -> CoresTimes:
+    def times(self, frames: int, timeline: EngineRuns | None = None) -> CoresTimes:
         """A run of so many frames."""
         cores = cores_of(self.binary.instructions, self.arch, frames)
         return simulate_cores(cores, causes=timeline is None, timeline=timeline)
@@ -101,18 +101,17 @@ def pes(case: Example) -> Picture:
 
 def pipeline(cases: Sequence[Example]) -> Picture:
     """When the PEs of each core work on each of some frames, for channels of several sizes."""
-    timelines = list[list[EngineRun]]()
-    for case in cases:
-        timelines.append([])
-        case.times(FRAMES, timelines[-1])
-    end = max(run.end for runs in timelines for run in runs)
+    timelines = [EngineRuns(range(len(case.binary.instructions))) for case in cases]
+    for case, timeline in zip(cases, timelines, strict=True):
+        case.times(FRAMES, timeline)
+    end = max(run.end for timeline in timelines for run in timeline.runs)
     height = 40 + 62 * len(cases[0].names)
     picture = Picture(1000, 70 + height * len(cases), f"Layers side by side: when each core computes, {FRAMES} frames")
-    for number, (case, runs) in enumerate(zip(cases, timelines, strict=True)):
+    for number, (case, timeline) in enumerate(zip(cases, timelines, strict=True)):
         y = 24 + height * number
         rows = " and ".join(dict.fromkeys(str(channel.keeps) for channel in case.plan.channels))
         picture.text(24, y, f"Channels of {rows} rows: a frame leaves every {case.period:,} cycles", 14, INK, bold=True)
-        _panel(picture, y + 14, case, runs, end)
+        _panel(picture, y + 14, case, timeline.runs, end)
     y = 22 + height * len(cases)
     for cycle in range(0, end + 1, 50_000):
         picture.path([(_at(cycle, end), y - 12), (_at(cycle, end), y - 6)], arrow=False)

@@ -34,7 +34,6 @@ from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.program import build_tree
 from cnncc.machine.races import races
 from cnncc.machine.stats import stats
-from cnncc.machine.times.tasks import ENGINES
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.work_limit import PER_INSTRUCTION
@@ -373,28 +372,6 @@ def test_run_prints_frames_in_flight(tmp_path: Path) -> None:
     assert [core["cycles"]["stall"] for core in written["cores"]] == [dict(core.cycles.stall) for core in counted.cores]
 
 
-def test_a_timeline_is_what_the_counters_count(tmp_path: Path) -> None:
-    """The instructions of an engine come one after the other, and are busy for as long as is counted."""
-    binary, _ = small()
-    save(binary, tmp_path / "small.cnb")
-    done("run", tmp_path / "small.cnb", "--frames", 9, "--timeline", tmp_path / "t.json")
-    trace = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    threads = {(each["pid"], each["tid"]): each["args"]["name"] for each in trace if each["name"] == "thread_name"}
-    busy = dict.fromkeys(threads, 0)
-    end = dict.fromkeys(threads, 0)
-    for each in trace:
-        if each["ph"] == "X":
-            thread = each["pid"], each["tid"]
-            assert each["ts"] >= end[thread]
-            busy[thread], end[thread] = busy[thread] + each["dur"], each["ts"] + each["dur"]
-            assert binary.instructions[each["args"]["instruction"]].spec.name == each["name"]
-    counted = timed(binary, 9).cores
-    for (core, _), engine in threads.items():
-        cycles = counted[core].cycles
-        assert busy[core, ENGINES.index(engine)] == (cycles.compute if engine == "array" else getattr(cycles, engine))
-    assert max(end.values()) <= max(core.cycles.total for core in counted)
-
-
 def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
     binary, _ = small()
     save(binary, file := tmp_path / "small.cnb")
@@ -404,7 +381,6 @@ def test_commands_refuse_what_they_cannot_do_with_cores(tmp_path: Path) -> None:
     assert "--frames 3: the inputs hold 2 images: --frames 2, or" in refused(
         "run", file, "--frames", 3, "--input", tmp_path / "x.npz"
     )
-    assert "a timeline shows layers side by side" in refused("run", one, "--timeline", tmp_path / "t.json")
     for command in (("messages", file), ("messages", file, "--at", "0")):
         assert "`cnncc messages` works for layers one after the other alone" in refused(*command)
     assert "its metadata has no plan" in refused("estimate", file)

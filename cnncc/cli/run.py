@@ -21,9 +21,8 @@ from cnncc.util.terminal import fitted
 @click.option(
     "--frames", type=click.IntRange(1, 65535), metavar="N", help="With a program over frames: run N images in flight."
 )
-@click.option(
-    "--timeline", type=FILE, help="Of a program of cores: write when each engine works there, as a JSON trace."
-)
+@click.option("--timeline", type=FILE, help="Write when each instruction runs there, as a JSON trace.")
+@click.option("--layer", "labels", multiple=True, help="A layer of the timeline (repeat it for more); default: all.")
 @click.option("--stats", type=FILE, help="Write all counters there, as JSON.")
 def command(
     binary: Path,
@@ -31,6 +30,7 @@ def command(
     output: Path | None,
     frames: int | None,
     timeline: Path | None,
+    labels: tuple[str, ...],
     stats: Path | None,
 ) -> None:
     """Run BINARY.cnb from its instructions alone, counting cycles and words.
@@ -46,6 +46,8 @@ def command(
     from cnncc.util.files import check_writable, write_atomically
     from cnncc.util.npz import npz_bytes, read_npz
 
+    if labels and timeline is None:
+        raise click.UsageError("--layer is for --timeline: without it nothing is written about single layers")
     gc.freeze()  # the modules just imported: going through them again and again took a fifth of the run (2026-11)
     check_writable(output, stats, timeline, inputs=(binary, inputs))
     loaded = load(binary)
@@ -59,7 +61,7 @@ def command(
     with progress_line() as progress:
         progress("counting cycles and words")
         counters = program_stats(loaded, causes=stats is not None or over_frames, frames=images if over_frames else 1)
-        trace = program_timeline(loaded, images if over_frames else 1) if timeline else None
+        trace = program_timeline(loaded, images if over_frames else 1, labels) if timeline else None
         results = run(loaded, data, progress)
     if output is not None:
         write_atomically(output, npz_bytes(results))

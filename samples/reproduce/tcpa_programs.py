@@ -26,7 +26,7 @@ from cnncc.driver.pipeline import ASSIGN, CORES, NESTS, STAGE, Compilation, Step
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.machine.cores.core_times import EngineRun, simulate_cores
+from cnncc.machine.cores.core_times import EngineRuns, simulate_cores
 from cnncc.machine.cores.programs import cores_of
 from cnncc.mapping.channels import Region
 from cnncc.tcpa.chain_layer import ChainLayer
@@ -182,10 +182,11 @@ def _counted(compilation: Compilation, logits: Mapping[str, Array]) -> SideBySid
     binary = _run(compilation, logits)
     preset = replace(binary, arch=replace(binary.arch, pe=load_arch(binary.arch.name).pe))
     stats, of_preset = (program_stats(each, causes=False, frames=FRAMES) for each in (binary, preset))
-    runs = list[EngineRun]()
-    simulate_cores(cores_of(binary.instructions, binary.arch, 1), timeline=runs)
+    timeline = EngineRuns(range(len(binary.instructions)))
+    simulate_cores(cores_of(binary.instructions, binary.arch, 1), timeline=timeline)
     cores = [(number, core) for number, core in enumerate(stats["cores"]) if core["rows"]]
-    of_cores = [[each for each in runs if each.core == number and each.engine == "array"] for number, _ in cores]
+    computing = [each for each in timeline.runs if each.engine == "array"]
+    of_cores = [[each for each in computing if each.core == number] for number, _ in cores]
     zero = of_cores[0][0].start
     return SideBySide(
         [core["cycles"]["compute"] // FRAMES for _, core in cores],

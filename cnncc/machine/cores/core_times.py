@@ -8,10 +8,11 @@ between comes again and again. The rest but for the last frames is multiplied, w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cnncc.errors import Refusal
 from cnncc.isa.table import CHANGING_SETTINGS
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.core_walk import CoreWalk, Pick, SharedTokens, check_ended, run_frame
@@ -33,6 +34,7 @@ from cnncc.machine.times.times import (
 MANY = 1 << 62
 NOTED = (Kind.DESC, Kind.STEP, Kind.DMA)
 ENGINE_CAUSES = {"load": "channel_in", "commit": "channel_out"}
+MOST_RUNS = 1_000_000  # of a timeline: 150 MB as JSON, more than viewers of traces take
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,30 @@ class EngineRun(NamedTuple):
     end: int
 
 
-class CoreTimes(CoreWalk[int]):
-    """A core whose instructions are timed. Tokens are the times, from the start of the run, at which they are there.
+@dataclass
+class EngineRuns:
+    """Records when instructions run on their engines. No loop with one of them is summed up.
 
-    timeline: gets each instruction of an engine, if asked for; then no loop is summed up.
+    - instructions: the numbers of those that are recorded
+    - runs: in the order of each core's program
     """
+
+    instructions: Container[int]
+    runs: list[EngineRun] = field(default_factory=list[EngineRun])
+
+    def records(self, leaf: Leaf) -> bool:
+        """Whether the runs of an instruction are recorded."""
+        return leaf.index in self.instructions and leaf.instruction.spec.engine in ENGINES
+
+    def add(self, run: EngineRun) -> None:
+        """Record a run. Raises Refusal, for too many."""
+        if len(self.runs) == MOST_RUNS:
+            raise Refusal(f"the timeline is longer than {MOST_RUNS:,} instructions: ask for single layers by --layer")
+        self.runs.append(run)
+
+
+class CoreTimes(CoreWalk[int]):
+    """A core whose instructions are timed. Tokens are the times, from the start of the run, at which they are there."""
 
     def __init__(
         self,
@@ -79,11 +100,12 @@ class CoreTimes(CoreWalk[int]):
         tokens: SharedTokens[int],
         simulation: Simulation,
         uses: Mapping[int, tuple[Pair, int]],
-        timeline: list[EngineRun] | None = None,
+        timeline: EngineRuns | None,
     ) -> None:
         # `RingNotes` follows the descriptors, so what sets them has to be seen each time.
         settings = {leaf.index for leaf, _ in core.leaves if uses and leaf.instruction.spec.kind in CHANGING_SETTINGS}
-        super().__init__(core, tokens, all_loops=timeline is not None, seen=settings | uses.keys())
+        self._recorded = {leaf.index for leaf, _ in core.leaves if timeline is not None and timeline.records(leaf)}
+        super().__init__(core, tokens, seen=settings | uses.keys() | self._recorded)
         self.rings = RingNotes(uses)
         self.timeline = timeline
         self._noted = uses.keys() | {leaf.index for leaf, _ in core.leaves if leaf.instruction.spec.kind in NOTED}
@@ -123,9 +145,10 @@ class CoreTimes(CoreWalk[int]):
     def _note(self, leaf: Leaf) -> None:
         """Note what decides which frame a transfer belongs to (CORE-8), and when results are in DRAM."""
         inst = leaf.instruction
-        if self.timeline is not None and (engine := inst.spec.engine) in ENGINES:
-            run = self.piece.clock.last_run(engine)
-            self.timeline.append(EngineRun(self.core.number, engine, leaf.index, inst.spec.name, *run))
+        if self.timeline is not None and leaf.index in self._recorded:
+            engine = inst.spec.engine
+            start, end = self.piece.clock.last_run(engine)
+            self.timeline.add(EngineRun(self.core.number, engine, leaf.index, inst.spec.name, start, end))
         if leaf.index not in self._noted:
             return
         self.rings.descriptors.set(inst)
@@ -187,11 +210,11 @@ def simulate_cores(
     causes: bool = False,
     constant_words: int = 0,
     pick: Pick[int] | None = None,
-    timeline: list[EngineRun] | None = None,
+    timeline: EngineRuns | None = None,
 ) -> CoresTimes:
     """The cycles of each core.
 
-    pick: see `run_together`; timeline: see `CoreTimes`; the other parameters are those of `simulate`.
+    pick: see `run_together`; timeline: gets the runs that it records; the other parameters are those of `simulate`.
     Raises: Trap.
     """
     tokens = SharedTokens[int](wiring_of(cores))

@@ -104,11 +104,9 @@ class CoreWalk(ABC, Generic[T]):
         at_frame     whether an iteration over frames is about to begin
     """
 
-    def __init__(
-        self, core: Core, tokens: SharedTokens[T], *, all_loops: bool = False, seen: Container[int] = ()
-    ) -> None:
+    def __init__(self, core: Core, tokens: SharedTokens[T], seen: Container[int] = ()) -> None:
         """seen: the instructions that have to be seen each time."""
-        self.core, self.tokens, self._all_loops, self._seen = core, tokens, all_loops, seen
+        self.core, self.tokens, self._seen = core, tokens, seen
         uses = {leaf.index: SharedUse.of(leaf.instruction, core.number, tokens.wiring) for leaf, _ in core.leaves}
         self._uses = {index: use for index, use in uses.items() if use.taken or use.given}
         self.index = [0] * LOOP_REGISTERS
@@ -162,7 +160,7 @@ class CoreWalk(ABC, Generic[T]):
                 inner = [*self._walked_loops(node.body)]
                 yield from inner
                 leaves = (each for each in node.body if isinstance(each, Leaf))
-                if self._all_loops or inner or node.over_frames or any(map(self._is_seen, leaves)):
+                if inner or node.over_frames or any(map(self._is_seen, leaves)):
                     yield node.first
 
     def _is_seen(self, leaf: Leaf) -> bool:

@@ -27,7 +27,7 @@ class Core:
 
     @property
     def head(self) -> Instruction:
-        """Its `core` instruction."""
+        """Its `core` instruction, in a program of cores."""
         return self._leaf(0).instruction
 
     @property
@@ -77,7 +77,7 @@ def has_frames(instructions: Sequence[Instruction]) -> bool:
 
 
 def cores_of(instructions: Sequence[Instruction], arch: Arch, frames: int = 1) -> list[Core]:
-    """The cores of a program that begins with `core`, in a run of so many frames.
+    """The cores of a program, in a run of so many frames. A program without `core` is one core with all PEs.
 
     Raises: Refusal, for a program that is none, or too many frames.
     """
@@ -89,7 +89,8 @@ def cores_of(instructions: Sequence[Instruction], arch: Arch, frames: int = 1) -
     for at, inst in enumerate(instructions):
         if inst.spec.kind is Kind.HALT:
             part = instructions[first : at + 1]
-            own = core_arch(arch, part[0].number("rows"), part[0].number("cols"))
+            head = part[0]
+            own = core_arch(arch, head.number("rows"), head.number("cols")) if head.spec.kind is Kind.CORE else arch
             cores.append(Core(len(cores), tree_of(part, first, address, frames), own))
             first, address = at + 1, address + sum(each.spec.words for each in part)
     return cores
