@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, done, invoke, refused
+from cli_cases import CALIBRATION, LENET, build, done, invoke, noise, refused
+from cli_cases import save as save_model
 from drawn import compiled_at_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 from test_group_programs import network_file
 from textbook_dataflows import TEXTBOOK
 
@@ -53,7 +55,7 @@ def run(binary: Path) -> dict[str, Any]:
 def of_run(estimate: dict[str, Any]) -> dict[str, Any]:
     """The part that `run --stats` has, too."""
     layers = {label: {k: v for k, v in layer.items() if k not in MORE} for label, layer in estimate["layers"].items()}
-    more = ("source", "arch", "clock_mhz", "roofline", "explain")
+    more = ("source", "arch", "clock_mhz", "roofline", "explain", "host")
     rest = {key: value for key, value in estimate.items() if key not in more}
     return rest | {"layers": layers}
 
@@ -324,3 +326,16 @@ def test_counts_run_no_network_without_samples(command: str, monkeypatch: pytest
     monkeypatch.setattr("cnncc.driver.calibrate.Evaluator.run", lambda self, feed: runs.append(feed))
     done(command, LENET, "--batch", 1)
     assert not runs
+
+
+def test_estimate_names_what_the_host_computes(tmp_path: Path) -> None:
+    """EST-3: under the table of a model and of its binary, and as JSON."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"], name="c"), helper.make_node("Erf", ["a"], ["y"], name="e")]
+    graph = build(nodes, {"x": (1, 3, 6, 6)}, ["y"], {"w": noise(1, 4, 3, 3, 3)})
+    model, binary = save_model(graph, tmp_path / "net.onnx"), tmp_path / "net.cnb"
+    done("compile", model, "-o", binary, "--dump-dir", tmp_path / "ir")
+    reason = "Erf node 'e': the array has no such operator"
+    for source in (model, binary, tmp_path / "ir" / "cnn-to-nest", tmp_path / "ir" / "nest-stage"):
+        assert f"on the host, not in these figures: {reason}" in " ".join(done("estimate", source).stdout.split())
+        assert estimated(source)["host"] == [reason]
+    assert estimated(LENET, *LENET_OPTIONS)["host"] == []

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
 
 from cnncc.dialects.cnn import ConvOp, HostOp
 from cnncc.dialects.nest import CoresOp, LayerOp
@@ -45,6 +46,11 @@ def host_text(hosted: Sequence[str]) -> list[str]:
     return list(lines)
 
 
+def hosted_by(op: Operation) -> list[str]:
+    """What the host computes of a `cnn` or `nest` module, or of a function of one, and why: a text for each segment."""
+    return [each.reason.data for each in op.walk() if isinstance(each, HostOp)]
+
+
 class ArrayShare:
     """Watches a compilation for what its user should know: what the host does and why, its share, GLB use, cores."""
 
@@ -63,7 +69,7 @@ class ArrayShare:
 
     def read(self, module: ModuleOp) -> None:
         """Take what a module of the `cnn` or `nest` level knows; nothing from one of another."""
-        self.hosted = [op.reason.data for op in module.walk() if isinstance(op, HostOp)]
+        self.hosted = hosted_by(module)
         layers = [op.sizes.data for op in module.walk() if isinstance(op, LayerOp) and op.kind.data == "mac"]
         self.macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp)) + sum(
             prod(vars(sizes).values()) for sizes in layers

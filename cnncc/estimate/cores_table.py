@@ -154,7 +154,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], layers)
     yield ""
     yield from _frames(estimate)
-    yield from (f"on the host, not in these figures: {reason}" for reason in estimate["host"])
+    yield from program.not_counted()
     yield ""
     yield from one_core_text(estimate, arch.clock_mhz)
 

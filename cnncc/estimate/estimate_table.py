@@ -9,6 +9,7 @@ from typing import Any
 from cnncc.arch.model import Arch
 from cnncc.binary.counters_text import a_second
 from cnncc.driver import group_text
+from cnncc.errors import one_line
 from cnncc.estimate.layer_limits import limit_sentences, limits
 from cnncc.estimate.mapped_program import Program
 from cnncc.estimate.roofline import roofline, words_meanwhile
@@ -46,9 +47,10 @@ def as_json(program: Program) -> dict[str, Any]:
         for label, layer in counters["layers"].items()
     }
     about = {"source": program.source, "arch": program.arch.name, "clock_mhz": program.arch.clock_mhz}
+    host = [one_line(reason) for reason in program.hosted]
     whole = _roofs(counters, counters["cycles"]["total"], program.arch)
     chosen = {"groups": asdict(program.chosen)} if program.chosen else {}
-    return {**about, **counters, "roofline": whole, "layers": layers, **chosen}
+    return {**about, **counters, "roofline": whole, "layers": layers, **chosen, "host": host}
 
 
 def _grouped(plan: GroupPlan, limit: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +94,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     yield from table(COLUMNS, [_row(label, layer) for label, layer in [*used.items(), ("total", estimate)]])
     if rate := a_second(estimate["cycles"]["total"], arch.clock_mhz):
         yield f"  the array does it all {rate}"
+    yield from program.not_counted()
     yield ""
     mapped = [
         (name, each["dataflow"], each["mapping"])

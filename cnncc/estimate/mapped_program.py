@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
-from cnncc.driver.array_share import ArrayShare
+from cnncc.driver.array_share import ArrayShare, host_text, hosted_by
 from cnncc.driver.ir_files import dump_file
 from cnncc.driver.pipeline import ASSIGN, Compilation, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
@@ -42,7 +42,7 @@ class Program:
 
     - network: the layers behind `parts`; None where there is only a binary
     - chosen: what is known of groups that were chosen for it
-    - hosted: where layers run side by side, what the host computes, and why
+    - hosted: what the host computes, and why
     """
 
     source: str
@@ -64,6 +64,10 @@ class Program:
     def cores(self) -> CoresPlan | None:
         """The layers side by side; None where there are none."""
         return next((part for part in self.parts if isinstance(part, CoresPlan)), None)
+
+    def not_counted(self) -> Iterator[str]:
+        """What the host does, of which no figure says anything."""
+        yield from (f"on the host, not in these figures: {what}" for what in host_text(self.hosted))
 
     def counters(self, arch: Arch | None = None, frames: int = 1) -> dict[str, Any]:
         """What `run --stats` would count, of so many frames; or on another array, with the same mappings."""
@@ -113,7 +117,7 @@ def _program(source: Path, compilation: Compilation) -> Program:
     )
     candidates = partial(mapper.candidates, ctx) if unmapped else None
     network = MappedNetwork(func, array, parts, candidates, groups, alone)
-    return Program(source.name, array, parts, network, report)
+    return Program(source.name, array, parts, network, report, hosted_by(func))
 
 
 def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Program | Refusal | None:
