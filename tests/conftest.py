@@ -31,8 +31,7 @@ from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search
 from cnncc.passes._scheduling import residency
 from cnncc.util import disk_cache
-from cnncc.util.freed_memory import keep_freed
-from cnncc.util.garbage import collect_rarely
+from cnncc.util.memory_settings import prefer_time_to_memory
 
 tell_hypothesis()
 
@@ -61,8 +60,7 @@ def pytest_collection_finish() -> None:
     """Modules and tests stay: the garbage collector need not go through them again and again (5 % of the time)."""
     gc.collect()
     gc.freeze()
-    collect_rarely()
-    keep_freed()
+    prefer_time_to_memory()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

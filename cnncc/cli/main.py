@@ -24,8 +24,7 @@ import click
 
 import cnncc
 from cnncc.errors import Refusal, one_line
-from cnncc.util.freed_memory import keep_freed
-from cnncc.util.garbage import collect_rarely
+from cnncc.util.memory_settings import prefer_time_to_memory
 
 NO_COMMANDS = ("main", "options")  # modules of this package
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -86,8 +85,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what it raises becomes an exit code."""
-        collect_rarely()
-        keep_freed()
+        prefer_time_to_memory()
         try:
             return super().invoke(ctx)
         except Refusal as refusal:

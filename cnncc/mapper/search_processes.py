@@ -20,8 +20,7 @@ from queue import SimpleQueue
 
 from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.search import Result
-from cnncc.util.freed_memory import keep_freed
-from cnncc.util.garbage import collect_rarely
+from cnncc.util.memory_settings import prefer_time_to_memory
 
 Search = Callable[[SearchTask], Result | None]
 GoesOn = Callable[[SearchTask, Result | None], bool]
@@ -32,8 +31,7 @@ WORKER = "import sys; sys.path[:] = sys.argv[1:]; from cnncc.mapper.cached_searc
 def answer(search: Search) -> None:
     """What such a process does: a result for each task, until there are no more, or nobody takes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
-    collect_rarely()
-    keep_freed()
+    prefer_time_to_memory()
     while True:
         try:
             task: SearchTask = pickle.load(sys.stdin.buffer)

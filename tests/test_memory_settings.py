@@ -6,7 +6,7 @@ import sys
 
 ARRAYS = """
 from resource import RUSAGE_SELF, getrusage
-from cnncc.util.freed_memory import keep_freed
+from cnncc.util.memory_settings import prefer_time_to_memory
 {}
 before = getrusage(RUSAGE_SELF).ru_minflt
 for _ in range(20):
@@ -21,7 +21,7 @@ def faults(first: str) -> int:
 
 
 def test_arrays_take_the_place_of_those_before() -> None:
-    all_pages, kept = 16 * 256, faults("keep_freed(); keep_freed()")
+    all_pages, kept = 16 * 256, faults("prefer_time_to_memory(); prefer_time_to_memory()")
     if platform.libc_ver()[0] == "glibc":
         assert faults("") > 15 * all_pages
         assert kept < 2 * all_pages
