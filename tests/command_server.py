@@ -179,7 +179,8 @@ def _tell_ends(running: dict[int, socket.socket]) -> None:
 
 def _import_from(checkout: str) -> None:
     """Drop all modules of the server's checkout. From here on they are imported from a copy."""
-    for name, module in list(sys.modules.items()):
+    # `__main__` is the server itself; from Python 3.13 on pdb imports it.
+    for name, module in [item for item in sys.modules.items() if item[0] != "__main__"]:
         if name.partition(".")[0] == "cnncc" or (getattr(module, "__file__", None) or "").startswith(f"{ROOT}/tests/"):
             del sys.modules[name]
     sys.path[:] = [checkout, *(path for path in sys.path if path not in (str(ROOT), f"{ROOT}/tests"))]
