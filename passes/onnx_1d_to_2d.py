@@ -28,7 +28,10 @@ WINDOWS = (
     "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 # They follow an operand that has become an image, so that no Reshape stands between layers which fuse.
-FOLLOWERS = ("BatchNormalization", "Relu", "LeakyRelu", "PRelu", "Clip", "Add", "Sum", "Concat", "QLinearAdd")
+FOLLOWERS = (
+    "BatchNormalization", "Relu", "LeakyRelu", "PRelu", "Clip", "Add", "Sum", "Concat", "QLinearAdd",
+    "QLinearLeakyRelu",
+)  # fmt: skip
 LEAST_OPSET = 5  # Reshape takes the shape as an input
 
 

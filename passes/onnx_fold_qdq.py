@@ -189,12 +189,18 @@ def _global_average_pool(match: _Match) -> tuple[str, Operands] | None:
     return None if x is None else ("QLinearGlobalAveragePool", [*_three(x), *_two(match.y)])
 
 
+def _leaky_relu(match: _Match) -> tuple[str, Operands] | None:
+    x = match.activation(0)
+    return None if x is None else ("QLinearLeakyRelu", [*_three(x), *_two(match.y)])
+
+
 _RULES: dict[str, Rule] = {
     "Conv": _conv,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Add": _add,
     "GlobalAveragePool": _global_average_pool,
+    "LeakyRelu": _leaky_relu,
 }
 _ONNX_OWN = ("QLinearConv", "QLinearMatMul")
 
@@ -254,7 +260,7 @@ class _Fold(RewritePattern):
         op_type, operands = integer_node
         clamp = cast("NodeOp", op.operands[0].owner)  # `node` itself without a clamp
         codes = codes_of(op.results[0].type)
-        attributes = dict(node.attributes) if op_type == "QLinearConv" else {}
+        attributes = dict(node.attributes) if op_type in ("QLinearConv", "QLinearLeakyRelu") else {}
         if op_type == "QGemm" and "transB" in node.attributes:
             attributes["transB"] = node.attributes["transB"]
         inner = self.node(op_type, operands, op, node.node_name, attributes, rewriter)
@@ -301,7 +307,7 @@ class _Fold(RewritePattern):
 
 @dataclass(frozen=True)
 class OnnxFoldQdqPass(ModulePass):
-    """Conv, Gemm, MatMul, Add and GlobalAveragePool between DequantizeLinear and QuantizeLinear work on the codes.
+    """Conv, Gemm, MatMul, Add, LeakyRelu, GlobalAveragePool between DequantizeLinear and QuantizeLinear work on codes.
 
         %1 = onnx.node "DequantizeLinear"(%x, %xs, %xz)      %2 = onnx.node "DequantizeLinear"(%w, %ws, %wz)
         %3 = onnx.node "Conv"(%1, %2)

@@ -22,6 +22,7 @@ from qlinear_cases import (
     expected,
     feeds_of,
     has_onnxruntime,
+    leaky_cases,
     matrix_cases,
     mean_cases,
     model_of,
@@ -65,3 +66,4 @@ if __name__ == "__main__":
     write("matrix", matrix_cases())
     write("mean", mean_cases())
     write("add", add_cases())
+    write("leaky", leaky_cases())

@@ -231,6 +231,25 @@ def add_case(number: int) -> Case:
     )
 
 
+def leaky_cases() -> list[Case]:
+    return [leaky_case(number) for number in range(60)]
+
+
+def leaky_case(number: int) -> Case:
+    """All codes, in a tensor of any rank."""
+    rng = np.random.default_rng([5, number])
+    kind = "us"[number % 2]
+    size = ((1, 256), (256, 1), (2, 4, 32), (1, 2, 8, 16), (256,))[rng.integers(5)]
+    codes = rng.permutation(np.arange(bounds(kind)[0], bounds(kind)[1] + 1))
+    constants: dict[str, Array] = {"xs": scale(rng)}
+    constants["ys"] = np.float32(constants["xs"] * (0.5 if rng.random() < 0.3 else rng.uniform(0.3, 1.5)))
+    constants["xz"], constants["yz"] = (zero_point(rng, kind, ("zero", "some")[rng.integers(2)]) for _ in range(2))
+    alpha = float(np.float32(rng.choice([0.01, 0.1, 0.25, 0.3, 0.5])))
+    fed = {"x": codes.astype(dtype(kind)).reshape(size)}
+    inputs = ("x", "xs", "xz", "ys", "yz")
+    return Case("QLinearLeakyRelu", fed, constants, inputs, dtype(kind), {"alpha": alpha}, domain=MICROSOFT)
+
+
 # -- as ONNX -----------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +312,10 @@ def expected(case: Case) -> Array:
             x = case.fed["x"].astype(np.int64) - int(c["xz"])
             count = np.float32(x.shape[2] * x.shape[3])
             return rescaled(case, x.sum(axis=(2, 3), keepdims=True), c["xs"] / (c["ys"] * count))
+        case "QLinearLeakyRelu":
+            reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
+            reals = np.where(reals < 0, reals * np.float32(case.attributes["alpha"]), reals)
+            return quantised(case, reals / c["ys"])
         case _:
             return added(case)
 
@@ -321,9 +344,15 @@ def conv_sums(case: Case) -> Array:
 
 
 def rescaled(case: Case, sums: Array, scales: Array) -> Array:
+    return quantised(case, sums.astype(np.float32) * np.asarray(scales, np.float32))
+
+
+def quantised(case: Case, steps: Array) -> Array:
+    """Codes of f32 numbers of steps from the zero point."""
     info = np.iinfo(case.result)
-    product = np.rint(sums.astype(np.float32) * np.asarray(scales, np.float32)).astype(np.float64)
-    return np.clip(product + int(case.constants["yz"]), info.min, info.max).astype(case.result)
+    return np.clip(np.rint(steps).astype(np.float64) + int(case.constants["yz"]), info.min, info.max).astype(
+        case.result
+    )
 
 
 def added(case: Case) -> Array:

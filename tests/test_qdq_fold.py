@@ -123,6 +123,7 @@ FOLDS: dict[str, tuple[list[Any], tuple[int, ...], list[str]]] = {
         ["QLinearAdd"],
     ),
     "mean": ([*X, node("GlobalAveragePool", ["a"], ["c"]), *quantise_y("c")], IMAGE, ["QLinearGlobalAveragePool"]),
+    "leaky": ([*X, node("LeakyRelu", ["a"], ["c"], alpha=0.2), *quantise_y("c")], IMAGE, ["QLinearLeakyRelu"]),
 }  # fmt: skip
 
 # Nodes that stay as they are, and why.

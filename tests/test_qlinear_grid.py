@@ -23,6 +23,7 @@ from qlinear_cases import (
     conv_cases,
     expected,
     feeds_of,
+    leaky_cases,
     matrix_cases,
     mean_cases,
     model_of,
@@ -44,7 +45,7 @@ from cnncc.weights import WeightStore
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 DATA = Path(__file__).parent / "data"
-OPERATORS = {"conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "add": add_cases}
+OPERATORS = {"conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "add": add_cases, "leaky": leaky_cases}
 CHUNK = 25  # nodes of one network
 CONVS_IN_BINARIES = 300  # all pairs and some random points; the others stop at the `cnn` level
 ALL_PAIRS = 2  # the first networks of convolutions
@@ -179,6 +180,11 @@ def test_qlinear_add_all_pairs_of_codes(number: int) -> None:
     check("add", range(number, number + 1), batch=1)
 
 
+@pytest.mark.parametrize("numbers", chunks("leaky"), ids=str)
+def test_qlinear_leaky_relu(numbers: range) -> None:
+    check("leaky", numbers)
+
+
 # -- words of one byte -------------------------------------------------------------------------------------------------
 
 REFUSED_IN_BYTES = (2,)  # sums of two
@@ -202,12 +208,12 @@ def fits_bytes(case: Case) -> bool:
     return bool(centred.min() >= -128 and centred.max() <= 127)
 
 
-@pytest.mark.parametrize("name", ["conv", "matrix", "mean"])
+@pytest.mark.parametrize("name", ["conv", "matrix", "mean", "leaky"])
 def test_qlinear_in_words_of_bytes(name: str, bytes_array: str) -> None:
     fitting = [number for number, case in enumerate(cases(name)) if fits_bytes(case)]
     for first in range(0, examples(30), 30):
         check(name, fitting[first : first + 30], bytes_array)
-    if name != "mean":
+    if name in ("conv", "matrix"):
         beyond = next(number for number, case in enumerate(cases(name)) if not fits_bytes(case))
         with pytest.raises(Refusal, match="less their zero point exceed -128..127: use wider operands"):
             check(name, [beyond], bytes_array)

@@ -1,7 +1,8 @@
 """Reads nodes of a quantised model, in integers and with the model's own scales. No pass.
 
 A *code* is an integer of the model, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
-QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearGlobalAveragePool as onnxruntime computes them.
+QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearLeakyRelu, QLinearGlobalAveragePool as onnxruntime
+computes them.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class SumLayer:
     """sat(rne(f32(sum) * multiplier[k]) + zero of y) with sum = Σ (x - zero of x) * weights[k] + bias[k].
 
     weights: int64[k, c / group, r, s] less their zero points; None for a sum over each channel, whose multiplier
-    divides by the window. A matrix product is a 1x1 convolution.
+    divides by the window. A matrix product is a 1x1 convolution, a LeakyRelu a sum over one pixel. slope: of negative
+    products with the multiplier.
     """
 
     window: Window
@@ -78,6 +80,7 @@ class SumLayer:
     multipliers: Floats
     x: Codes
     y: Codes
+    slope: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,16 +102,19 @@ class SumOfTwoLayer:
         return np.array([ra, rb, np.float32(self.y.zero) - moved], np.float32)
 
 
-def rescaling(x: Codes, y: Codes) -> np.float32 | None:
+def rescaling(x: Codes, y: Codes, slope: float = 1.0) -> np.float32 | None:
     """The f32 multiplier from (code of x - zero) to the code of y for the same real; None if there is none.
 
     Dequantising rounds before quantising divides, so a single product may differ: all codes are tried.
+    slope: of negative reals, as in LeakyRelu.
     """
     codes = np.arange(x.range[0], x.range[1] + 1)
-    wanted = quantise(dequantise(codes, x.scale, x.zero), y.scale, y.zero, *y.range)
+    reals = dequantise(codes, x.scale, x.zero)
+    wanted = quantise(np.where(reals < 0, reals * np.float32(slope), reals), y.scale, y.zero, *y.range)
     ratio = np.float32(x.scale) / np.float32(y.scale)
     for multiplier in (ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))):
-        if (requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range) == wanted).all():
+        got = requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range, slope)
+        if (got == wanted).all():
             return multiplier
     return None
 
@@ -301,6 +307,19 @@ def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     return SumLayer(window, None, bias, np.full(channels, multiplier, np.float32), x, y)
 
 
+def _leaky_relu(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """int8 or uint8. One factor, and alpha, give onnxruntime's result for each code."""
+    x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
+    alpha = float(np.float32(node.float_attr("alpha", 0.01)))
+    require(np.isfinite(alpha), f"alpha = {alpha}")
+    multiplier = rescaling(x, y, alpha)
+    if multiplier is None:
+        raise StaysOnHost("no factor gives its result for each code")
+    channels = (*shape(node.operands[0].type), 1, 1)[1]  # of n c h w
+    multipliers = np.full(channels, multiplier, np.float32)
+    return SumLayer(Window((1, 1)), None, np.zeros(channels, np.int64), multipliers, x, y, alpha)
+
+
 # By domain and operator: the reader, and the element types of the first input and the result.
 QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements, Elements]] = {
     ("", "QuantizeLinear"): (_quantize, REALS, BYTES),
@@ -311,5 +330,6 @@ QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements,
     (MICROSOFT, "DequantizeLinear"): (_dequantize, BYTES, REALS),
     (MICROSOFT, "QGemm"): (_gemm, BYTES, BYTES),
     (MICROSOFT, "QLinearAdd"): (_add, BYTES, BYTES),
+    (MICROSOFT, "QLinearLeakyRelu"): (_leaky_relu, BYTES, BYTES),
     (MICROSOFT, "QLinearGlobalAveragePool"): (_global_average_pool, BYTES, BYTES),
 }

@@ -38,7 +38,7 @@ def lower_sum(builder: CnnBuilder, node: NodeOp, layer: SumLayer, label: str) ->
         sums = builder.products(source, layer.weights, window, label)
     if layer.bias.any():
         sums = builder.bias(sums, layer.bias, label)
-    return builder.requant(sums, layer.multipliers, y, label)
+    return builder.requant(sums, layer.multipliers, y, label, slope=layer.slope)
 
 
 def _check_psums(layer: SumLayer, reach: int, psum_bits: int, label: str) -> None:
