@@ -25,7 +25,7 @@ from cnncc.weights import WeightStore
 
 WINDOWS = (
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMean",
-    "QLinearConv", "QLinearGlobalAveragePool",
+    "QLinearConv", "QLinearAveragePool", "QLinearGlobalAveragePool",
 )  # fmt: skip
 # They follow an operand that has become an image, so that no Reshape stands between layers which fuse.
 FOLLOWERS = (

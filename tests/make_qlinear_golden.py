@@ -18,6 +18,7 @@ import onnxruntime
 from qlinear_cases import (
     Case,
     add_cases,
+    average_cases,
     conv_cases,
     expected,
     feeds_of,
@@ -66,4 +67,5 @@ if __name__ == "__main__":
     write("matrix", matrix_cases())
     write("mean", mean_cases())
     write("add", add_cases())
+    write("average", average_cases())
     write("leaky", leaky_cases())

@@ -212,6 +212,30 @@ def mean_case(number: int) -> Case:
     return Case("QLinearGlobalAveragePool", {"x": x}, constants, inputs, dtype(kind), domain=MICROSOFT)
 
 
+def average_cases() -> list[Case]:
+    return [average_case(number) for number in range(120)]
+
+
+def average_case(number: int) -> Case:
+    """Pads that count or do not; scales alike (every fourth), or a few steps apart."""
+    rng = np.random.default_rng([6, number])
+    kind = "us"[number % 2]
+    kernel, strides = (tuple(int(each) for each in rng.integers(1, 4, 2)) for _ in range(2))
+    pads = [int(rng.integers(0, kernel[axis % 2])) for axis in range(4)]
+    size = (1, int(rng.integers(1, 9)), *(int(each) for each in rng.integers(4, 15, 2)))
+    x = rng.integers(*bounds(kind), size, endpoint=True).astype(dtype(kind))
+    constants: dict[str, Array] = {"xs": np.float32(rng.uniform(0.003, 0.1))}
+    ratio = 1 if number // 2 % 4 == 0 else rng.uniform(0.5, 1.2)
+    constants["ys"] = np.float32(constants["xs"] * ratio)
+    constants["xz"], constants["yz"] = (zero_point(rng, kind, ("zero", "some")[rng.integers(2)]) for _ in range(2))
+    attributes = {
+        "kernel_shape": kernel, "strides": strides, "pads": pads, "count_include_pad": int(rng.integers(2)),
+        "ceil_mode": int(rng.integers(2)),
+    }  # fmt: skip
+    inputs = ("x", "xs", "xz", "ys", "yz")
+    return Case("QLinearAveragePool", {"x": x}, constants, inputs, dtype(kind), attributes, domain=MICROSOFT)
+
+
 def add_cases() -> list[Case]:
     """All pairs of codes."""
     return [add_case(number) for number in range(8)]
@@ -312,6 +336,8 @@ def expected(case: Case) -> Array:
             x = case.fed["x"].astype(np.int64) - int(c["xz"])
             count = np.float32(x.shape[2] * x.shape[3])
             return rescaled(case, x.sum(axis=(2, 3), keepdims=True), c["xs"] / (c["ys"] * count))
+        case "QLinearAveragePool":
+            return averaged(case)
         case "QLinearLeakyRelu":
             reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
             reals = np.where(reals < 0, reals * np.float32(case.attributes["alpha"]), reals)
@@ -343,16 +369,38 @@ def conv_sums(case: Case) -> Array:
     return sums
 
 
+def averaged(case: Case) -> Array:
+    """Means of f32 numbers, which are added tap by tap, and rounded each time."""
+    c, attributes = case.constants, case.attributes
+    reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
+    outputs, padding = [], [(0, 0), (0, 0)]
+    for axis in (0, 1):
+        size, kernel, stride = reals.shape[2 + axis], attributes["kernel_shape"][axis], attributes["strides"][axis]
+        before, after = attributes["pads"][axis::2]
+        room = size + before + after - kernel
+        last = -(-room // stride) if attributes["ceil_mode"] else room // stride
+        last -= attributes["ceil_mode"] and last * stride >= size + before
+        outputs.append(last * stride + 1)
+        padding.append((before, after + kernel + stride))
+    total, inside = np.float32(0), 0
+    for r, s in np.ndindex(*attributes["kernel_shape"]):
+        at = tuple(
+            slice(i, i + reach, step) for i, reach, step in zip((r, s), outputs, attributes["strides"], strict=True)
+        )
+        total = total + np.pad(reals, padding)[:, :, *at]
+        inside = inside + np.pad(np.ones_like(reals), padding)[:, :, *at]
+    count = np.float32(np.prod(attributes["kernel_shape"])) if attributes["count_include_pad"] else inside
+    return quantised(case, total / count / c["ys"] + np.float32(c["yz"]), zero=0)
+
+
 def rescaled(case: Case, sums: Array, scales: Array) -> Array:
     return quantised(case, sums.astype(np.float32) * np.asarray(scales, np.float32))
 
 
-def quantised(case: Case, steps: Array) -> Array:
-    """Codes of f32 numbers of steps from the zero point."""
-    info = np.iinfo(case.result)
-    return np.clip(np.rint(steps).astype(np.float64) + int(case.constants["yz"]), info.min, info.max).astype(
-        case.result
-    )
+def quantised(case: Case, steps: Array, zero: int | None = None) -> Array:
+    """Codes of f32 numbers of steps from `zero`, by default the zero point."""
+    info, zero = np.iinfo(case.result), int(case.constants["yz"]) if zero is None else zero
+    return np.clip(np.rint(steps).astype(np.float64) + zero, info.min, info.max).astype(case.result)
 
 
 def added(case: Case) -> Array:

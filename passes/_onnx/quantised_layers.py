@@ -1,13 +1,14 @@
 """Reads nodes of a quantised model, in integers and with the model's own scales. No pass.
 
 A *code* is an integer of the model, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
-QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearLeakyRelu, QLinearGlobalAveragePool as onnxruntime
-computes them.
+QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearLeakyRelu, QLinearAveragePool,
+QLinearGlobalAveragePool as onnxruntime computes them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -18,13 +19,23 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
-from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise
-from cnncc.passes._onnx.layers import ON_INTEGERS, Layer, Reader, constant_input, read_layer, read_with
+from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise, saturate
+from cnncc.passes._onnx.layers import (
+    ON_INTEGERS,
+    READERS,
+    Layer,
+    PoolLayer,
+    Reader,
+    constant_input,
+    read_layer,
+    read_with,
+)
 from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
 BYTE_BITS = 8
+MOST_AVERAGED = 256  # of so many values `averaging` tries all sums in a second or two
 SIGNED = IntegerType(BYTE_BITS)
 UNSIGNED = IntegerType(BYTE_BITS, Signedness.UNSIGNED)
 Elements = tuple[Attribute, ...]
@@ -70,8 +81,8 @@ class SumLayer:
     """sat(rne(f32(sum) * multiplier[k]) + zero of y) with sum = Σ (x - zero of x) * weights[k] + bias[k].
 
     weights: int64[k, c / group, r, s] less their zero points; None for a sum over each channel, whose multiplier
-    divides by the window. A matrix product is a 1x1 convolution, a LeakyRelu a sum over one pixel. slope: of negative
-    products with the multiplier.
+    divides by the window. A matrix product is a 1x1 convolution, a LeakyRelu a sum over one pixel. multipliers: f32[k],
+    or f32[h, w]. slope: of negative products with the multiplier.
     """
 
     window: Window
@@ -111,12 +122,51 @@ def rescaling(x: Codes, y: Codes, slope: float = 1.0) -> np.float32 | None:
     codes = np.arange(x.range[0], x.range[1] + 1)
     reals = dequantise(codes, x.scale, x.zero)
     wanted = quantise(np.where(reals < 0, reals * np.float32(slope), reals), y.scale, y.zero, *y.range)
-    ratio = np.float32(x.scale) / np.float32(y.scale)
-    for multiplier in (ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))):
+    for multiplier in _neighbours(np.float32(x.scale) / np.float32(y.scale)):
         got = requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range, slope)
         if (got == wanted).all():
             return multiplier
     return None
+
+
+def _neighbours(ratio: np.float32) -> tuple[np.float32, np.float32, np.float32]:
+    """`ratio`, and the f32 below and above."""
+    return ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))
+
+
+@cache
+def averaging(x: Codes, y: Codes, count: int) -> np.float32 | None:
+    """The f32 multiplier from a sum of `count` (codes of x - zero) to the code of y for their mean; None if none is.
+
+    onnxruntime adds dequantised codes, and rounds each sum to f32. So equal sums of codes may have several means. The
+    least and the greatest of them are compared, for each sum of codes.
+    """
+    sums = np.arange(count * (x.range[0] - x.zero), count * (x.range[1] - x.zero) + 1)
+    steps = [reals / np.float32(count) / np.float32(y.scale) + np.float32(y.zero) for reals in _float_sums(x, count)]
+    least, greatest = (saturate(np.rint(each), *y.range) for each in steps)
+    for multiplier in _neighbours(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count))):
+        got = requantise(sums, np.array([multiplier], np.float32), y.zero, *y.range)
+        if (got == least).all() and (got == greatest).all():
+            return multiplier
+    return None
+
+
+def _float_sums(x: Codes, count: int) -> tuple[Floats, Floats]:
+    """The least and the greatest f32 sum of `count` dequantised codes, for each sum of codes from the least one on.
+
+    A rounded sum grows with its operands: that of the least part is the least.
+    """
+    reals = dequantise(np.arange(x.range[0], x.range[1] + 1), x.scale, x.zero)
+    least = greatest = reals
+    for _ in range(count - 1):
+        size = len(least)
+        parts = least, greatest
+        least, greatest = (np.full(size + len(reals) - 1, sign * np.inf, np.float32) for sign in (1, -1))
+        for code, real in enumerate(reals):
+            at = slice(code, code + size)
+            least[at] = np.minimum(least[at], parts[0] + real)
+            greatest[at] = np.maximum(greatest[at], parts[1] + real)
+    return least, greatest
 
 
 QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
@@ -294,6 +344,27 @@ def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     return layer
 
 
+def _average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """As AveragePool, on int8 or uint8, where no rounding of f32 sums changes a code. channels_last is 0."""
+    require(not node.int_attr("channels_last", 0), "channels_last = 1")
+    x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
+    pool = READERS["AveragePool"](node, store)
+    assert isinstance(pool, PoolLayer)
+    # With ceil_mode, AveragePool counts less padding than this operator.
+    counted = node.int_attr("count_include_pad", 0) == 1
+    counts = np.full((1, 1), np.prod(pool.window.kernel)) if counted else np.outer(pool.rows, pool.cols)
+    require(counts.max() <= MOST_AVERAGED, f"means of {counts.max()} values: more than {MOST_AVERAGED} are not proved")
+    _, channels, *sizes = shape(node.results[0].type)
+    multipliers = np.zeros(counts.shape, np.float32)
+    for count in np.unique(counts):
+        multiplier = averaging(x, y, int(count))
+        if multiplier is None:
+            raise StaysOnHost(f"its f32 sums of {count} values may be rounded to another code than the array's")
+        multipliers[counts == count] = multiplier
+    each = np.resize(multipliers, channels) if counts.size == 1 else np.broadcast_to(multipliers, sizes).copy()
+    return SumLayer(pool.window, None, np.zeros(channels, np.int64), each, x, y)
+
+
 def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     """Input n c h w, int8 or uint8. channels_last is 0."""
     require(not node.int_attr("channels_last", 0), "channels_last = 1")
@@ -331,5 +402,6 @@ QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements,
     (MICROSOFT, "QGemm"): (_gemm, BYTES, BYTES),
     (MICROSOFT, "QLinearAdd"): (_add, BYTES, BYTES),
     (MICROSOFT, "QLinearLeakyRelu"): (_leaky_relu, BYTES, BYTES),
+    (MICROSOFT, "QLinearAveragePool"): (_average_pool, BYTES, BYTES),
     (MICROSOFT, "QLinearGlobalAveragePool"): (_global_average_pool, BYTES, BYTES),
 }
