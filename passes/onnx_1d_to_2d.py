@@ -30,7 +30,7 @@ WINDOWS = (
 # They follow an operand that has become an image, so that no Reshape stands between layers which fuse.
 FOLLOWERS = (
     "BatchNormalization", "Relu", "LeakyRelu", "PRelu", "Clip", "Add", "Sum", "Concat", "QLinearAdd",
-    "QLinearLeakyRelu",
+    "QLinearMul", "QLinearLeakyRelu",
 )  # fmt: skip
 LEAST_OPSET = 5  # Reshape takes the shape as an input
 

@@ -19,6 +19,7 @@ from qlinear_cases import (
     Case,
     add_cases,
     average_cases,
+    constant_cases,
     conv_cases,
     expected,
     feeds_of,
@@ -69,3 +70,4 @@ if __name__ == "__main__":
     write("add", add_cases())
     write("average", average_cases())
     write("leaky", leaky_cases())
+    write("constant", constant_cases())

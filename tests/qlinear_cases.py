@@ -255,6 +255,32 @@ def add_case(number: int) -> Case:
     )
 
 
+def constant_cases() -> list[Case]:
+    """QLinearMul and QLinearAdd by turns, with a constant for each channel or for all."""
+    return [constant_case(number) for number in range(80)]
+
+
+def constant_case(number: int) -> Case:
+    rng = np.random.default_rng([7, number])
+    kind = "us"[number // 2 % 2]
+    k, side = int(rng.integers(1, 9)), 16
+    codes = np.arange(bounds(kind)[0], bounds(kind)[1] + 1).astype(dtype(kind))
+    x = np.broadcast_to(codes.reshape(side, side), (1, k, side, side))
+    constant = ((1, k, 1, 1), (k, 1, 1), (1,), ())[rng.integers(4)]
+    if rng.random() < 0.3:
+        x, constant = np.broadcast_to(codes[:, None], (256, k)), ((1, k), (k,), (1, 1))[rng.integers(3)]
+    constants: dict[str, Array] = {
+        "c": rng.integers(*bounds(kind), constant, endpoint=True).astype(dtype(kind)),
+        **{f"{name}s": np.float32(rng.uniform(0.003, 0.1)) for name in "xcy"},
+        **{f"{name}z": zero_point(rng, kind, ("zero", "some", "least")[rng.integers(3)]) for name in "xcy"},
+    }
+    if number % 2 == 0:
+        constants["ys"] = np.float32(constants["xs"] * constants["cs"] * rng.uniform(30, 200))
+    inputs = ("x", "xs", "xz", "c", "cs", "cz", "ys", "yz")
+    op = "QLinearAdd" if number % 2 else "QLinearMul"
+    return Case(op, {"x": np.ascontiguousarray(x)}, constants, inputs, dtype(kind), domain=MICROSOFT)
+
+
 def leaky_cases() -> list[Case]:
     return [leaky_case(number) for number in range(60)]
 
@@ -342,8 +368,27 @@ def expected(case: Case) -> Array:
             reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
             reals = np.where(reals < 0, reals * np.float32(case.attributes["alpha"]), reals)
             return quantised(case, reals / c["ys"])
+        case "QLinearMul":
+            factors = by_channel(case, c["c"].astype(np.int64) - int(c["cz"]))
+            products = (case.fed["x"].astype(np.int64) - int(c["xz"])) * factors
+            return quantised(case, products.astype(np.float32) * (c["xs"] * c["cs"] / c["ys"]) + np.float32(c["yz"]), 0)
+        case "QLinearAdd" if "c" in c:
+            return added_constant(case)
         case _:
             return added(case)
+
+
+def by_channel(case: Case, constant: Array) -> Array:
+    return np.broadcast_to(constant, case.fed["x"].shape)
+
+
+def added_constant(case: Case) -> Array:
+    c = case.constants
+    ra, rb = c["xs"] / c["ys"], c["cs"] / c["ys"]
+    fixed = np.float32(c["yz"]) - (ra * np.float32(c["xz"]) + rb * np.float32(c["cz"]))
+    pairs = zip(case.fed["x"].flat, by_channel(case, c["c"]).flat, strict=True)
+    sums = np.array([fused(int(x), ra, fused(int(constant), rb, fixed)) for x, constant in pairs], np.float32)
+    return quantised(case, sums, 0).reshape(case.fed["x"].shape)
 
 
 def conv_sums(case: Case) -> Array:

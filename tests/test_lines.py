@@ -98,7 +98,11 @@ QUANTISED = """g (float[1, 2, 40] x) => (float[1, 6, 20] y) {
   q = QuantizeLinear (x, sx, zx)
   c = QLinearConv <pads = [2, 2]> (q, sx, zx, w, sw, zw, sy, zy)
   p = MaxPool <kernel_shape = [2], strides = [2]> (c)
-  y = DequantizeLinear (p, sy, zy)
+  l = com.microsoft.QLinearLeakyRelu <alpha = 0.1> (p, sy, zy, sl, zy)
+  m = com.microsoft.QLinearMul (l, sl, zy, k, sx, zx, sy, zy)
+  a = com.microsoft.QLinearAdd (m, sy, zy, k, sx, zx, sy, zy)
+  b = com.microsoft.QLinearAveragePool <kernel_shape = [3], pads = [1, 1]> (a, sy, zy, sl, zy)
+  y = DequantizeLinear (b, sl, zy)
 }"""
 
 
@@ -107,10 +111,10 @@ def test_a_quantised_network_of_lines_has_onnxruntime_s_integers(tmp_path: Path)
     arrays = {
         "w": rng.integers(-127, 128, (6, 2, 5)).astype(np.int8), "sw": rng.uniform(0.01, 0.02, 6).astype(np.float32),
         "zw": np.zeros(6, np.int8), "sx": np.float32(0.02), "zx": np.uint8(120), "sy": np.float32(0.1),
-        "zy": np.uint8(131),
+        "zy": np.uint8(131), "sl": np.float32(0.0717), "k": rng.integers(0, 256, (6, 1)).astype(np.uint8),
     }  # fmt: skip
-    path, data = saved(model(QUANTISED, **arrays), tmp_path), {"x": noise(9, 1, 2, 40)}
+    path, data = saved(model(QUANTISED, domains=("com.microsoft",), **arrays), tmp_path), {"x": noise(9, 1, 2, 40)}
     binary = compile_model(path, CompileOptions("spatial-4x4"), data, remark=silent)
-    assert not any(b"QLinearConv" in segment for segment in binary.segments), "the convolution is on the host"
+    assert not any(b"QLinear" in segment for segment in binary.segments), "a layer is on the host"
     (expected,) = run_file(path, data)
     assert np.array_equal(run(binary, data)["y"], expected) and np.ptp(expected) > 0

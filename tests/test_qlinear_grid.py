@@ -19,9 +19,11 @@ import pytest
 from examples import FACTOR, examples
 from qlinear_cases import (
     FACTORS,
+    MICROSOFT,
     Case,
     add_cases,
     average_cases,
+    constant_cases,
     conv_cases,
     expected,
     feeds_of,
@@ -50,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("short_searches")
 DATA = Path(__file__).parent / "data"
 OPERATORS = {
     "conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "average": average_cases, "add": add_cases,
-    "leaky": leaky_cases,
+    "leaky": leaky_cases, "constant": constant_cases,
 }  # fmt: skip
 # Averages whose f32 sums onnxruntime may round to several codes: most have an even count, and scales alike.
 AVERAGES_ON_HOST = (0, 1, 14, 16, 17, 24, 25, 41, 48, 49, 56, 57, 60, 64, 65, 73, 81, 88, 104, 112, 113, 118)
@@ -214,6 +216,32 @@ def test_qlinear_leaky_relu(numbers: range) -> None:
     check("leaky", numbers)
 
 
+@pytest.mark.parametrize("numbers", chunks("constant"), ids=str)
+def test_qlinear_mul_and_add_of_constants(numbers: range) -> None:
+    check("constant", numbers)
+
+
+def test_qlinear_mul_and_add_stay_on_the_host_where_integers_do_not_give_their_codes() -> None:
+    """Of x * 1.5 + 1, onnxruntime rounds halves to even after it has added the zero point 1."""
+    steps = {f"{name}s": np.float32(0.5 if name == "c" else 1) for name in "xcy"}
+    steps |= {f"{name}z": np.uint8(name == "y") for name in "xcy"}
+    x = np.arange(256).astype(np.uint8).reshape(1, 2, 16, 8)
+    varied = {"c": np.arange(8).astype(np.uint8), **steps}
+    inputs = ("x", "xs", "xz", "c", "cs", "cz", "ys", "yz")
+    cases = {
+        "halves": Case("QLinearMul", {"x": x}, {"c": np.uint8(3), **steps}, inputs, np.uint8, domain=MICROSOFT),
+        "varied": Case("QLinearMul", {"x": x}, varied, inputs, np.uint8, domain=MICROSOFT),
+        "varied sum": Case("QLinearAdd", {"x": x}, varied, inputs, np.uint8, domain=MICROSOFT),
+        "computed": Case("QLinearMul", {"x": x, "c": x}, steps, inputs, np.uint8, domain=MICROSOFT),
+    }
+    assert reasons_of(cases) == {
+        "halves": "no integer weights and biases give its result for each code",
+        "varied": "input 3 differs inside a channel",
+        "varied sum": "input 3 differs inside a channel",
+        "computed": "the array multiplies by constants alone",
+    }
+
+
 # -- words of one byte -------------------------------------------------------------------------------------------------
 
 REFUSED_IN_BYTES = (2,)  # sums of two
@@ -237,7 +265,7 @@ def fits_bytes(case: Case) -> bool:
     return bool(centred.min() >= -128 and centred.max() <= 127)
 
 
-@pytest.mark.parametrize("name", ["conv", "matrix", "mean", "average", "leaky"])
+@pytest.mark.parametrize("name", ["conv", "matrix", "mean", "average", "leaky", "constant"])
 def test_qlinear_in_words_of_bytes(name: str, bytes_array: str) -> None:
     on_host = AVERAGES_ON_HOST if name == "average" else ()
     fitting = [number for number, case in enumerate(cases(name)) if fits_bytes(case) and number not in on_host]

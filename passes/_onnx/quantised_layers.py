@@ -1,7 +1,7 @@
 """Reads nodes of a quantised model, in integers and with the model's own scales. No pass.
 
 A *code* is an integer of the model, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
-QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearLeakyRelu, QLinearAveragePool,
+QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearMul, QLinearLeakyRelu, QLinearAveragePool,
 QLinearGlobalAveragePool as onnxruntime computes them.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
-from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise, saturate
+from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise, residual_add, saturate
 from cnncc.passes._onnx.layers import (
     ON_INTEGERS,
     READERS,
@@ -35,6 +36,10 @@ from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
 BYTE_BITS = 8
+# What `_codewise` tries: weights, and by which share the slope differs.
+WEIGHTS_OF_CODES = range(127, 95, -1)
+SHARES = (0.0, *(sign * 2.0**exponent for exponent in range(-20, -10) for sign in (1, -1)))
+MOST_BIAS = (1 << 22) - 1  # of `_codewise`: f32 has the sums, and psums of 24 bits hold them
 MOST_AVERAGED = 256  # of so many values `averaging` tries all sums in a second or two
 SIGNED = IntegerType(BYTE_BITS)
 UNSIGNED = IntegerType(BYTE_BITS, Signedness.UNSIGNED)
@@ -275,9 +280,13 @@ def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
     require(weights.size in (1, channels), f"there are {weights.size} weight scales for {channels} channels")
     with np.errstate(over="ignore", under="ignore"):
         multipliers = np.broadcast_to(x * weights / np.float32(y), (channels,)).astype(np.float32)
+    _require_normal(multipliers)
+    return multipliers
+
+
+def _require_normal(multipliers: Floats) -> None:
     normal = np.isfinite(multipliers).all() and (multipliers >= np.finfo(np.float32).tiny).all()
     require(bool(normal), "its scales lie too far apart for f32")
-    return multipliers
 
 
 def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
@@ -329,19 +338,81 @@ def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     return _matrix(node, weights, bias, y, node.float_attr("alpha", 1.0), store)
 
 
-def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    """Two computed inputs of one shape, int8 or uint8. Scales and zero points are scalars."""
+def _binary_codes(node: NodeOp, store: WeightStore) -> tuple[Codes, Codes, Codes]:
+    """The codes of both operands and of the result of QLinearAdd or QLinearMul."""
     require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
     a, b, y = node.operands[0], node.operands[3], node.results[0]
-    # Of what is no codes, `_codes` says so below.
-    require(codes_of(b.type) is None or not isinstance(b.owner, ConstantOp), "input 3 is constant")
-    shapes = [shape(value.type) for value in (a, b, y)]
-    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     vectors = [index for index in (1, 2, 4, 5, 6, 7) if (step := node.operand(index)) and shape(step.type)]
     require(not vectors, f"inputs {vectors} are no scalars")
-    layer = SumOfTwoLayer(_codes(node, a, 1, store), _codes(node, b, 4, store), _codes(node, y, 6, store))
-    require(bool(np.isfinite(layer.factors()).all()), "its scales lie too far apart for f32")
+    return _codes(node, a, 1, store), _codes(node, b, 4, store), _codes(node, y, 6, store)
+
+
+def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """Two inputs of one shape, or one and a constant for each channel, int8 or uint8. Scales are scalars."""
+    layer = SumOfTwoLayer(*_binary_codes(node, store))
+    factors = layer.factors()
+    require(bool(np.isfinite(factors).all()), "its scales lie too far apart for f32")
+    if isinstance(node.operands[3].owner, ConstantOp):
+        constants = _by_channel(node, store)
+        wanted = residual_add(_all_codes(layer.a), constants[:, None], factors, *layer.y.range)
+        slopes, offsets = (
+            np.full(len(constants), factors[0]),
+            (constants - layer.b.zero).astype(np.float32) * factors[1],
+        )
+        return _codewise(layer.a, layer.y, slopes, offsets, wanted)
+    shapes = [shape(value.type) for value in (node.operands[0], node.operands[3], node.results[0])]
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     return layer
+
+
+def _mul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """An input and a constant for each channel, int8 or uint8. Scales are scalars."""
+    a, b, y = _binary_codes(node, store)
+    require(isinstance(node.operands[3].owner, ConstantOp), "the array multiplies by constants alone")
+    factors = _by_channel(node, store) - b.zero
+    a_scale, b_scale = (np.array([codes.scale], np.float32) for codes in (a, b))
+    scale = _multipliers(a_scale, b_scale, y.scale, channels=1)
+    products = (_all_codes(a) - a.zero) * factors[:, None]
+    # onnxruntime adds the zero point before it rounds.
+    wanted = saturate(np.rint(products.astype(np.float32) * scale + np.float32(y.zero)), *y.range)
+    slopes = factors.astype(np.float32) * scale
+    return _codewise(a, y, slopes, np.zeros_like(slopes), wanted)
+
+
+def _by_channel(node: NodeOp, store: WeightStore) -> Ints:
+    """Input 3, a constant: int64[c]."""
+    dims, array = shape(node.results[0].type), constant_input(node, 3, store)
+    require(shape(node.operands[0].type) == dims and len(dims) > 1, f"input 0 is no n c h w of the result's {dims}")
+    assert array is not None
+    channels = np.moveaxis(np.broadcast_to(array, dims), 1, 0)
+    values = channels.reshape(len(channels), -1)
+    require(bool((values == values[:, :1]).all()), "input 3 differs inside a channel")
+    return values[:, 0].astype(np.int64)
+
+
+def _all_codes(codes: Codes) -> Ints:
+    return np.arange(codes.range[0], codes.range[1] + 1)
+
+
+def _codewise(x: Codes, y: Codes, slopes: Floats, offsets: Floats, wanted: Ints) -> SumLayer:
+    """A sum over one pixel that gives the codes wanted[c] of all codes x, about (x - zero) * slope[c] + offset[c].
+
+    Raises: StaysOnHost. The bias is an integer: the offset is rounded to a multiple of slope / weight. With some
+    weights, and slopes a little off, no code differs for it. Weights are words of a byte.
+    """
+    codes = _all_codes(x) - x.zero
+    weights, bias = np.zeros((2, len(slopes)), np.int64)
+    multipliers = np.ones(len(slopes), np.float32)
+    left = np.arange(len(slopes))
+    for share, weight in product(SHARES, WEIGHTS_OF_CODES):
+        weights[left] = np.sign(slopes[left]) * weight
+        multipliers[left] = np.where(slopes[left] == 0, 1, np.abs(slopes[left]) / weight * (1 + share))
+        _require_normal(multipliers)
+        bias[left] = np.clip(np.rint(offsets[left] / multipliers[left]), -MOST_BIAS, MOST_BIAS)
+        sums = codes * weights[left, None] + bias[left, None]
+        left = left[(requantise(sums, multipliers[left, None], y.zero, *y.range) != wanted[left]).any(axis=1)]
+    require(not left.size, "no integer weights and biases give its result for each code")
+    return SumLayer(Window((1, 1), group=len(slopes)), weights[:, None, None, None], bias, multipliers, x, y)
 
 
 def _average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
@@ -401,6 +472,7 @@ QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements,
     (MICROSOFT, "DequantizeLinear"): (_dequantize, BYTES, REALS),
     (MICROSOFT, "QGemm"): (_gemm, BYTES, BYTES),
     (MICROSOFT, "QLinearAdd"): (_add, BYTES, BYTES),
+    (MICROSOFT, "QLinearMul"): (_mul, BYTES, BYTES),
     (MICROSOFT, "QLinearLeakyRelu"): (_leaky_relu, BYTES, BYTES),
     (MICROSOFT, "QLinearAveragePool"): (_average_pool, BYTES, BYTES),
     (MICROSOFT, "QLinearGlobalAveragePool"): (_global_average_pool, BYTES, BYTES),
