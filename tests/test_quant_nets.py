@@ -139,6 +139,20 @@ def test_quant_macs_of_integer_nodes(tmp_path: Path) -> None:
     assert macs == [2 * 6 * 6 * 6 * 3 * 3 * 3, 0, 2 * 5 * 4]
 
 
+def test_quant_macs_of_codes_by_constants(tmp_path: Path) -> None:
+    """A product with a constant is a MAC, as in a normalisation; one of two computed values is none."""
+    text = """g (uint8[2, 3, 8, 8] x) => (uint8[2, 3, 8, 8] y) {
+        a = com.microsoft.QLinearMul (x, s, z, k, s, z, s, z)
+        b = com.microsoft.QLinearAdd (a, s, z, k, s, z, s, z)
+        c = com.microsoft.QLinearMul (b, s, z, x, s, z, s, z)
+        y = com.microsoft.QLinearAdd (c, s, z, x, s, z, s, z)
+    }"""
+    arrays = {"k": np.ones((3, 1, 1), np.uint8), "s": np.float32(0.5), "z": np.uint8(7)}
+    module = import_onnx(saved(model(text, domains=("com.microsoft",), **arrays), tmp_path), CompilerContext())
+    macs = [node_macs(op) for op in module.walk() if isinstance(op, NodeOp)]
+    assert macs == [2 * 3 * 8 * 8, 2 * 3 * 8 * 8, 0, 0]
+
+
 def test_quant_calibrate_without_data_warns_and_is_seeded() -> None:
     texts = []
     for seed in (0, 0, 1):

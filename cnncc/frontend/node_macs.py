@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
 
 WEIGHTS_AT = {
@@ -21,6 +22,8 @@ WEIGHTS_AT = {
     "QLinearConv": 3,
     "QLinearMatMul": 3,
     "QGemm": 3,
+    "QLinearMul": 3,
+    "QLinearAdd": 3,
 }
 
 
@@ -36,6 +39,7 @@ def node_macs(node: NodeOp) -> int:
         ConvTranspose                    input words * weights of an input channel
         Gemm, MatMul, quantised or not   results * size of the summed dimension
         BatchNormalization               results
+        QLinearMul, QLinearAdd           results, by a constant alone
         any other node                   0
     """
     kind = node.op_type.data if node.domain is None or node.domain.data == MICROSOFT else ""
@@ -54,6 +58,8 @@ def node_macs(node: NodeOp) -> int:
             return math.prod(x) * math.prod(weights[1:])  # its first dimension are the input channels
         case "BatchNormalization":
             terms = 1
+        case "QLinearMul" | "QLinearAdd":
+            terms = int(isinstance(node.own_operands[at].owner, ConstantOp))
         case "Gemm" | "QGemm":
             terms = x[0] if node.int_attr("transA", 0) else x[-1]
         case _:
