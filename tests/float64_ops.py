@@ -234,6 +234,21 @@ def _qlinear_add(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return _codes(_reals(*inputs[:3]) + _reals(*inputs[3:6]), *inputs[6:8])
 
 
+def _qlinear_mul(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    return _codes(_reals(*inputs[:3]) * _reals(*inputs[3:6]), *inputs[6:8])
+
+
+def _qlinear_leaky(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    return _codes(_leaky(_reals(*inputs[:3]), attributes.get("alpha", 0.01)), *inputs[3:5])
+
+
+def _qlinear_average(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    """As AveragePool; padding that counts does so in every window."""
+    view, inside, _ = _windows(_reals(*inputs[:3]), attributes["kernel_shape"], attributes, 0)
+    counts = np.prod(attributes["kernel_shape"]) if attributes.get("count_include_pad") else inside.sum(axis=(4, 5))
+    return _codes(view.sum(axis=(4, 5)) / counts, *inputs[3:5])
+
+
 def _qlinear_mean(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return _codes(_reals(*inputs[:3]).mean(axis=(2, 3), keepdims=True), *inputs[3:5])
 
@@ -275,5 +290,8 @@ OPERATORS: dict[str, Operator] = {
     "QLinearMatMul": _qlinear_matmul,
     "QGemm": _qgemm,
     "QLinearAdd": _qlinear_add,
+    "QLinearMul": _qlinear_mul,
+    "QLinearLeakyRelu": _qlinear_leaky,
+    "QLinearAveragePool": _qlinear_average,
     "QLinearGlobalAveragePool": _qlinear_mean,
 }

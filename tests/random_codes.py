@@ -68,6 +68,28 @@ def _quantised_mean(graph: Codes) -> None:
     graph.code("QLinearGlobalAveragePool", inputs, (*graph.dims[x][:2], 1, 1), step, domain=MICROSOFT)
 
 
+def _leaky_codes(graph: Codes) -> None:
+    x, step = graph.value(), graph.step(graph.one([0.02, 0.05]))
+    alpha = graph.one([0.01, 0.1, 0.25])
+    graph.code("QLinearLeakyRelu", [x, *graph.steps[x], *step], graph.dims[x], step, alpha=alpha, domain=MICROSOFT)
+
+
+def _average_of_codes(graph: Codes) -> None:
+    x, step = graph.value(4), graph.step(graph.one([0.03, 0.043]))
+    image, attributes = window(graph, x, ceil=graph.yes(), dilated=False)
+    attributes["count_include_pad"] = graph.number(0, 1)
+    inputs = [x, *graph.steps[x], *step]
+    graph.code("QLinearAveragePool", inputs, graph.dims[x][:2] + image, step, domain=MICROSOFT, **attributes)
+
+
+def _codes_by_constants(graph: Codes) -> None:
+    x, step, of_constant = graph.value(), graph.step(0.0517), graph.step(0.0093)
+    dims = (graph.dims[x][1], *[1] * (len(graph.dims[x]) - 2))
+    constant = graph.constant(graph.integers(graph.one([dims, (1,)])))
+    inputs = [x, *graph.steps[x], constant, *of_constant, *step]
+    graph.code(graph.one(["QLinearMul", "QLinearAdd"]), inputs, graph.dims[x], step, domain=MICROSOFT)
+
+
 def _quantised_pool(graph: Codes) -> None:
     x = graph.value(4)
     image, attributes = window(graph, x, ceil=graph.yes(), dilated=True)
@@ -135,7 +157,8 @@ def quantised_network(choice: Choice, most_nodes: int = 6, odd: bool = False) ->
     nodes = graph.number(1, most_nodes)
     while len(graph.nodes) < nodes:
         images = any(len(dims) == 4 for dims in graph.dims.values())
-        more = (_clip_of_codes, *((_shuffled_codes,) if images else ())) if odd else ()
+        more = (_clip_of_codes, _leaky_codes, _codes_by_constants) if odd else ()
+        more += (_shuffled_codes, _average_of_codes) if odd and images else ()
         graph.one([*(QUANTISED_IMAGES if images else ()), *QUANTISED, *more])(graph)
     types = dict.fromkeys(graph.dims, helper.np_dtype_to_tensor_dtype(np.dtype(graph.kind)))
     return Network(graph.model(types), {"x": graph.integers((2 * batch, *graph.dims["x"][1:]))}, exact=True)
