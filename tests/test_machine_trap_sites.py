@@ -31,7 +31,7 @@ from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.machine.cores.core_checks import check_cores
-from cnncc.machine.cores.core_times import simulate_cores
+from cnncc.machine.cores.core_times import EngineRuns, simulate_cores
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
@@ -98,6 +98,8 @@ def provoked() -> Iterator[tuple[str, int]]:
     yield ends(lambda: cores_of(assemble("core\nhalt"), CORES_ARCH, 1 << 16))
     for text in DEADLOCKS:
         yield ends(lambda text=text: simulate_cores(cores_of(assemble(text), CORES_ARCH)))
+    turns = assemble("loop count=9\nunit\nend\nhalt")
+    yield ends(lambda: simulate_cores(cores_of(turns, OTHER_ARCH), timeline=EngineRuns(range(len(turns)), most=2)))
     for words, _ in WORDS:
         codes = np.array([int(word, 16) for word in words.split()], np.uint32)
         yield ends(lambda codes=codes: decode_program(codes))

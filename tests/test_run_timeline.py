@@ -14,9 +14,9 @@ from examples import examples
 from test_machine_times import Plain, random_program, steps_of
 
 from cnncc.arch.model import Arch
+from cnncc.binary import counters
 from cnncc.binary.container import load, save
 from cnncc.isa.table import Instruction
-from cnncc.machine.cores import core_times
 from cnncc.machine.cores.core_times import EngineRun, EngineRuns, simulate_cores
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.times.tasks import ENGINES
@@ -129,6 +129,6 @@ def test_timelines_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert "--layer is for --timeline" in (wrong := invoke("run", file, "--layer", "conv")).stderr
     assert wrong.exit_code == 2
     assert "the program has no layer 'conv': " in refused("run", file, "--timeline", trace, "--layer", "conv")
-    monkeypatch.setattr(core_times, "MOST_RUNS", 100)
+    monkeypatch.setattr(counters, "MOST_RUNS", 100)
     assert "longer than 100 instructions: ask for single layers" in refused("run", file, "--timeline", trace)
     assert not trace.exists()

@@ -16,6 +16,8 @@ from cnncc.machine.stats import stats
 from cnncc.machine.times.tasks import ENGINES
 from cnncc.model.energy import with_energy
 
+MOST_RUNS = 1_000_000  # of a timeline: 120 MB as JSON, more than most viewers of traces take
+
 
 def program_stats(binary: Binary, causes: bool = True, frames: int = 1) -> dict[str, Any]:
     """All counters of a run of the program, with energy; also by layer, if the metadata lists layers.
@@ -52,7 +54,7 @@ def program_timeline(binary: Binary, frames: int, labels: Sequence[str] = ()) ->
         if label not in named:
             raise Refusal(f"the program has no layer '{label}': {hint(label, named)}")
     label_of = {number: label for label in labels or named for number in named[label]}
-    timeline = EngineRuns(label_of if labels else range(len(program)))
+    timeline = EngineRuns(label_of if labels else range(len(program)), MOST_RUNS)
     cores = cores_of(program, binary.arch, frames)
     simulate_cores(cores, timeline=timeline)
     by_layer = dict[tuple[int, str], list[EngineRun]]()

@@ -34,7 +34,6 @@ from cnncc.machine.times.times import (
 MANY = 1 << 62
 NOTED = (Kind.DESC, Kind.STEP, Kind.DMA)
 ENGINE_CAUSES = {"load": "channel_in", "commit": "channel_out"}
-MOST_RUNS = 1_000_000  # of a timeline: 150 MB as JSON, more than viewers of traces take
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,12 @@ class EngineRuns:
     """Records when instructions run on their engines. No loop with one of them is summed up.
 
     - instructions: the numbers of those that are recorded
+    - most: so many runs
     - runs: in the order of each core's program
     """
 
     instructions: Container[int]
+    most: int = DEFAULT_LIMIT_STEPS
     runs: list[EngineRun] = field(default_factory=list[EngineRun])
 
     def records(self, leaf: Leaf) -> bool:
@@ -86,8 +87,8 @@ class EngineRuns:
 
     def add(self, run: EngineRun) -> None:
         """Record a run. Raises Refusal, for too many."""
-        if len(self.runs) == MOST_RUNS:
-            raise Refusal(f"the timeline is longer than {MOST_RUNS:,} instructions: ask for single layers by --layer")
+        if len(self.runs) == self.most:
+            raise Refusal(f"the timeline is longer than {self.most:,} instructions: ask for single layers by --layer")
         self.runs.append(run)
 
 
