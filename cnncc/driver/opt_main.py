@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import io
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
 from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
@@ -70,14 +70,13 @@ class OptMain(xDSLOptMain):
     def register_all_frontends(self) -> None:
         """Add ONNX files, and read weights beside MLIR files."""
         super().register_all_frontends()
-        parse_mlir = self.available_frontends["mlir"]
 
         def parse_with_weights(stream: IO[bytes]) -> ModuleOp:
             if self.args.input_file is not None:
                 load_weights(Path(self.args.input_file), self.ctx)
             text = checked_text(stream.read(), self.get_input_name())
             try:
-                module = parse_mlir(io.BytesIO(text.encode()))
+                module = Parser(self.ctx, text, self.get_input_name()).parse_module(not self.args.no_implicit_module)
                 check_order(module, self.get_input_name())
                 return module
             except RecursionError as error:
