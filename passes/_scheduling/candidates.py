@@ -118,15 +118,15 @@ class Candidates:
     @contextmanager
     def _named(self, layer: LayerOp) -> Generator[None]:
         """Refusals name the layer."""
+        where = f"{self.name}: layer '{label_of(layer)}': "
         try:
             yield
         except GlbTooSmall as refusal:
-            message = f"{self.name}: layer '{label_of(layer)}': {refusal}"
-            raise GlbTooSmall(message, refusal.words, *refusal.findings) from refusal
-        except StaysOut:
-            raise
+            raise GlbTooSmall(f"{where}{refusal}", refusal.words, *refusal.findings) from refusal
+        except StaysOut as refusal:
+            raise StaysOut(refusal.operand, where) from refusal
         except Refusal as refusal:
-            raise Refusal(f"{self.name}: layer '{label_of(layer)}': {refusal}") from refusal
+            raise Refusal(f"{where}{refusal}") from refusal
 
     def _check(self, layer: LayerOp, budget: GlbBudget) -> None:
         is_searched = self.is_searched(layer) and layer.kind.data != "copy"

@@ -258,8 +258,7 @@ def _check_layers(
             value = next(value for value in resident if value.root is root)
             if value.may_move:
                 raise _StreamedByMapping(value) from refusal
-            why = Refusal(f"nest-assign-mapping: layer '{label_of(layer)}': {refusal}", *refusal.findings)
-            refusals.add(why, label_of(layer))
+            refusals.add(refusal, label_of(layer))
         except Refusal as refusal:
             refusals.add(refusal, label_of(layer))
     refusals.raise_any("nest-assign-mapping")

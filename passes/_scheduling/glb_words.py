@@ -25,9 +25,10 @@ class GlbTooSmall(Refusal):
 class StaysOut(Refusal):
     """A layer's mapping stages `operand` in the GLB, which lies there as a whole: it is to lie in DRAM."""
 
-    def __init__(self, operand: str) -> None:
+    def __init__(self, operand: str, where: str = "") -> None:
+        """The message begins with `where`."""
         what, help_ = f"its {operand} lies in the GLB as a whole", f"leave out {operand}@glb"
-        super().__init__(f"{what}: {help_}", Finding(what, help=help_))
+        super().__init__(f"{where}{what}: {help_}", Finding(what, help=help_))
         self.operand = operand
 
 

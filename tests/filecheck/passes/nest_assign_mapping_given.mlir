@@ -8,6 +8,10 @@
 // FILES: cnncc: nest-assign-mapping: layer 'depthwise': pe.ifmap_words 27, limit 12: p * tky * tkx inputs do not fit a PE: smaller p, tky or tkx, or an array with ifmap_words of at least 27
 // TEXT: cnncc: {{.*}}nest_assign_mapping_given.mlir: not TOML: {{.*}}
 
+// A layer by itself has its operands in the GLB.
+// RUN: not cnncc opt %s -p 'nest-assign-mapping{arch=spatial-4x4 layer=conv1 mapping="ifmap@glb > k > h > w > c > {r > s}"}' 2>&1 | filecheck %s --check-prefix STAYS
+// STAYS: cnncc: nest-assign-mapping: layer 'conv1': its ifmap lies in the GLB as a whole: leave out ifmap@glb
+
 func.func @main(%x: tensor<1x3x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
   // Tiles in the order k, h, (w), rounds in the same; sets of 2 x 2 PEs, two of them below each other; slices of 2 input
   // channels, of which one at a time, with 2 of the kernel's 3 rows.
