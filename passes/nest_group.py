@@ -133,11 +133,12 @@ class NestGroupPass(ModulePass):
 
     @property
     def _labels(self) -> list[str]:
-        return [name for name in listed(self.layers) if name] or ["", ""]
+        return [name for name in listed(self.layers) if name]
 
     @property
     def _label(self) -> str:
-        return f"{self._labels[0]}..{self._labels[-1]}"
+        # `layers=","` has no label.
+        return "..".join([*self._labels[:1], *self._labels[-1:]])
 
     @contextmanager
     def _named(self) -> Generator[None]:

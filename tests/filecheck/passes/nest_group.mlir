@@ -49,6 +49,9 @@
 // RUN: not cnncc opt %s -p 'nest-group{layers=a rows=1}' 2>&1 | filecheck %s --check-prefix ONE
 // ONE: 1 layer: a group has two or more, each once
 
+// RUN: not cnncc opt %s -p 'nest-group{layers="," rows=1}' 2>&1 | filecheck %s --check-prefix NONE
+// NONE: nest-group: group '': 0 layers: a group has two or more, each once
+
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,c" rows=1}' 2>&1 | filecheck %s --check-prefix NAME
 // NAME: there is no layer 'c'; layers: a, b, pool, sum
 
