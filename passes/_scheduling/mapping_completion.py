@@ -66,9 +66,10 @@ class _Terms:
         """A loop over groups of output channels, around all but loops in time over n, h, w, where none is written."""
         together = self.shape.tiled_together
         first = next((item for item in self.items if isinstance(item, LoopItem) and item.dim == "k"), None)
-        # Nothing is added if there are no groups, no loop over k, or if the outermost one goes from group to group.
-        if together == self.shape.sizes.k or first is None or (first.step or 1) % together == 0 and first.step:
+        if together == self.shape.sizes.k or first is None:
             return
+        if first.step and first.step % together == 0:
+            return  # it goes from group to group
         place = next(
             place
             for place, item in enumerate(self.items)
