@@ -387,3 +387,27 @@ def test_texts_that_are_wrong_are_shown(tmp_path: Path) -> None:
         result = invoke("compile", LENET, *options, "--schedule", wrong, "--arch", "seed-8x8")
         assert result.exit_code == 1 and why in result.stderr, result.stderr
         assert not (tmp_path / "x.cnb").exists()
+
+
+TWO_LAYERS = """
+func.func @main(%x: tensor<1x3x10x10xi16>) -> tensor<1x16x6x6xi32> {
+  %0 = nest.layer "mac" %x weights @a sizes <n = 1, k = 16, c = 3, h = 8, w = 8, r = 3, s = 3>
+       window <kernel = [3, 3]> then <> label "a" : tensor<1x3x10x10xi16> -> tensor<1x16x8x8xi16> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  %1 = nest.layer "mac" %0 weights @b sizes <n = 1, k = 16, c = 16, h = 6, w = 6, r = 3, s = 3>
+       window <kernel = [3, 3]> then <> label "b" : tensor<1x16x8x8xi16> -> tensor<1x16x6x6xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return %1 : tensor<1x16x6x6xi32>
+}
+"""
+
+
+def test_a_layer_behind_a_first_one_with_a_mapping_is_mapped(tmp_path: Path) -> None:
+    """The model knows nothing of the first layer, and so no place for weights of the second that come ahead."""
+    (tmp_path / "two.mlir").write_text(TWO_LAYERS)
+    (tmp_path / "a.toml").write_text('["a"]\nmapping = "k > [h||@rows w||@cols] > c > r > s"\n')
+    passes = f'nest-assign-mapping{{arch=spatial-8x8 schedule="{tmp_path / "a.toml"}"}}'
+    printed = done("opt", tmp_path / "two.mlir", "-p", passes).stdout
+    assert printed.count(" mapping ") == 2

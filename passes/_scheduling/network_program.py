@@ -38,6 +38,7 @@ def network_parts(
             parts += [part.plan() for part in group.parts]
             has_head = group.has_head
         elif layer not in grouped and (plan := plans[layer]):
+            # Given mappings are not run: behind these alone, no part is there that could bring words ahead.
             ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts and has_head else ())
             has_head = True
             parts.append(replace(plan, label=part_label(network, layer), prefetched=ahead))
