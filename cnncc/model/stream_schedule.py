@@ -51,9 +51,9 @@ class StreamSchedule:
         if depth < self.depth:
             bodies = self.order.bodies(at, depth, [self.depth] if self.doubled else [])
             return [repeat(count, 1 << depth, tuple(self._walk(depth + 1, inner))) for count, inner in bodies]
-        # Behind the last block there is none to prefetch.
-        prefetched = self.doubled and self.depth and self.depth not in at.following
-        return [*([] if prefetched else self._fetched()), self._commit(), *self._drained()]
+        # With two buffers the next block comes, and behind the last one there is none.
+        all_came = self.doubled and self.depth and self.depth not in at.following
+        return [*([] if all_came else self._fetched()), self._commit(), *self._drained()]
 
     def _free(self) -> Semaphore:
         """The semaphore for "the buffers of a block are free"."""
