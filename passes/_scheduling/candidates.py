@@ -192,6 +192,7 @@ class Candidates:
             least[task] = result.front[0].cost if result else least[task]
             return may_win(sum(cost * times[each] for each, cost in least.items()))
 
+        # CHAIN-4: the dearest first, as their costs say soonest that no network wins.
         return self.search_tasks(sorted(times, key=least.__getitem__, reverse=True), goes_on)
 
     def search_tasks(self, tasks: Sequence[SearchTask], goes_on: GoesOn = lambda task, result: True) -> bool:

@@ -76,6 +76,7 @@ class CoreChain:
         """With channels of the fewest rows with which the cores go on."""
         chain = cls(tuple(cores), (0,) * sum(len(core.part.leaving) for core in cores[:-1]), lag)
         chain = replace(chain, keeps=tuple(min(each.least, each.height) for each in chain.channels))
+        # CHANNEL-5: a single channel of the fewest rows between two cores always goes on.
         if any(len(link.channels) > 1 for link in chain.as_data.links):
             chain = chain._alive()
         return chain

@@ -35,6 +35,7 @@ class TimedChain:
     @property
     def waits(self) -> list[int]:
         """The cycles that the core before each channel waits for space."""
+        # Core 0 has no PEs, and behind the last core there is no channel.
         stalls = [core.stall.get("channel_out", 0) for core in self.frames.cores[1:]]
         links = self.chain.as_data.links
         return [stall for stall, link in zip(stalls, links, strict=False) for _ in link.channels]

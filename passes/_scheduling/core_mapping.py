@@ -131,7 +131,7 @@ class _CoreChoice:
         nests, slack = [each[-1] for each in self.choices], [0] * len(self.layers)
         best: CoreLayers | None = None
         refusal: Refusal | None = None
-        # Each layer was chosen with the first choices of those behind it. So all but the last are chosen once more.
+        # A layer is chosen while those behind it have their nests of the start. So all but the last are chosen anew.
         for number in (*range(len(self.layers)), *range(len(self.layers) - 1)):
             taken = nests[number], slack[number]
             for nest in self.choices[number]:

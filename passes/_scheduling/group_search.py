@@ -254,7 +254,7 @@ class GroupSearch:
             try:
                 stripes = heights(layers, rows)
             except Refusal:
-                return
+                return  # strides make stripes differ, so that those of other heights do, too
             if all(each < layer.sizes.data.h for each, layer in zip(stripes, layers, strict=True)):
                 yield rows
 
@@ -343,6 +343,7 @@ class GroupSearch:
         best = self._group(form, nests)
         if not self._fits(best) or not _is_legal(best):
             return
+        # A slack makes rings longer, which move no more words: the cost stays.
         cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
         cycles = least = self._cycles(best)
         yield self._candidate(form, best, cycles, cost)

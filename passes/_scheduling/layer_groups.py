@@ -309,6 +309,7 @@ def with_rings(
     # GROUP-1: the loop over stripes is the outermost one, or stands directly inside that over images.
     rows = mappings[-1].loops[1 if layers[-1].sizes.data.n > 1 else 0].step
     plans = list[GroupLayer]()
+    # `heights` refuses several results that leave. Groups of cores have these, and no loads.
     for value, step in zip(loaded, heights(layers, rows, loaded) if loaded else (), strict=False):
         n, channels, _, cols = image_shape(value.type)
         plans.append(load_of_rows(load_label(value, layers), (n, channels, rows_read(value, layers), cols), step))

@@ -144,6 +144,7 @@ def striped(
         inner = [replace(loop, step=min(loop.step, rows)) if loop.dim == "h" else loop for loop in nest.loops]
         # The loops around are made anew: those over images and stripes that the nest has go.
         kept = [at for at, loop in enumerate(inner) if loop.dim != "n" and (loop.dim, loop.step) != ("h", rows)]
+        # Stages in register files count the loops around them, of which none may go then.
         if mapping.stages and len(kept) < len(inner):
             raise Refusal("its nest runs over images or stripes inside other loops")
         loops, stages, depth = (*around, *(inner[at] for at in kept)), nest.stages, len(around)
