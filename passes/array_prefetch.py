@@ -146,6 +146,7 @@ def _behind(op: Operation) -> Iterator[Operation]:
 
 def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
     """Put the first transfers of a layer into the one before, with views of their own. Raises Refusal."""
+    # `semaphores`, the layer that gives tokens to all others, has no views.
     if not isinstance(before, LayerOp) or not _views(before):
         raise _refuse(layer, "there is no layer before it")
     if not any(isinstance(op, ViewOp | DmaOp) for op in _head(before.body.block)):
