@@ -75,6 +75,7 @@ def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: M
         given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
         if wrong := [operand for operand in MOVING if operand in given and operand not in budget.streamed]:
             raise StaysOut(wrong[0])
+        # Loops over the largest blocks run once and go. Those over smaller ones may be more than there are registers.
         for each in _candidates(shape, mapping, budget, given) if not too_many_loops(mapping, "") else ():
             if not divides(shape, each, budget) or not one_pitch(shape, each):
                 continue
@@ -149,6 +150,8 @@ def _candidates(shape: LayerShape, mapping: Mapping, budget: GlbBudget, given: S
         # NEST-3: in the GLB weights are staged outside the register files.
         for depth, loop in enumerate(loops[: mapping.file_depths["weight"]]):
             if loop.dim in OF_WEIGHTS and not loop.on and is_one_slice(loops[: depth + 1]):
+                # Further inside two buffers take few words, but slices are short: 1000 x 2048 weights in the order
+                # k > [h|| w||] > c would take 68.6 M cycles on 8 x 8 PEs, and 10.2 M in two buffers inside k (2026-11).
                 two = [2] if depth < blocks and not budget.streamed else []
                 for buffers in (*two, 1):
                     yield _mapping(loops, [*fixed, Stage("weight", "glb", depth + 1, buffers), *mapping.stages])
