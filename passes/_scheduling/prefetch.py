@@ -64,8 +64,8 @@ def prefetched_layers(
     ends = {network.number[group.layers[0]]: len(group.parts) - 1 for group in groups}
     headless = {network.number[group.layers[0]] for group in groups if not group.has_head}
     for layer in (layer for layer in network.layers if layer not in grouped):
-        before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
-        prefetched = {f"{name} {number}" for name in prefetchable(mapping)} if mapping else set[str]()
+        before, number = _before(network, layer, in_glb), network.number[layer]
+        prefetched = {f"{name} {number}" for name in prefetchable(mappings[layer])}
         if before is None or before in headless or not prefetched:
             continue
         # Behind a group, these words come in its last strip.
