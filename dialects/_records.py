@@ -52,6 +52,7 @@ def format_value(value: object) -> str:
             return "true" if value else "false"
         case float():
             digits, e, exponent = repr(value).partition("e")  # repr: the same double when read back
+            # Of 1e-05 the lexer would take the 1 alone: floats have a point.
             return (digits if "." in digits else digits + ".0") + e + exponent
         case str():
             return '"' + value.translate(_ESCAPES) + '"'

@@ -64,6 +64,7 @@ class ArrayPrefetchPass(ModulePass):
                 _move(op, layer, before)
                 layer.prefetched, marked = None, True
         if marked:
+            # `array-allocate` would refuse it, too, but could not say that prefetching is why.
             try:
                 allocate(op, marked_array(op, self.arch, self.name).glb)
             except Refusal as refusal:

@@ -34,6 +34,7 @@ def loaded_values(
         if (saved[value] > 0 and _is_streamed(value, layers, nests))
         or _is_for_these(value, layers, nests, others or layers)
     ]
+    # One value at most: transfers of two loads would take each other's tokens.
     yield from ([value] for value in sorted(good, key=lambda value: -saved[value] * _row_words(value)))
     yield []
 
