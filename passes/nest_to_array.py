@@ -169,7 +169,7 @@ class _Lowering:
         if isinstance(first, LayerOp) and not staged(first) & {"ifmap", "residual"}:
             self.finish()
         last = members[last_run(plans)]
-        value = value_key(last) or label if last.result in self.leaving else ""
+        value = (value_key(last) or label) if last.result in self.leaving else ""
         program = layer_op(label, value, ops, COMPUTING)
         self.drained = program if any("output" in staged(layer) for layer in layers) else None
         self.program.append(program)

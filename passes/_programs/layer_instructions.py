@@ -137,7 +137,7 @@ class LayerInstructions:
         # Where neighbours pass columns on, only PEs with windows side by side are in one set (MAC-3). Output channels
         # and images always have sets of their own.
         shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, self.taps, extent["w"])
-        return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
+        return (loop.dim == "w" and loop.step == extent["w"]) or (loop.dim in "hwcrs" and not shares)
 
     # -- loads ---------------------------------------------------------------------------------------------------
 

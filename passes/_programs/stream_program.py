@@ -43,7 +43,7 @@ class _StreamProgram:
         problem, buffers = "", {name: stage.buffers for name, stage in self.staged.items()}
         if max(buffers.values(), default=1) > 2 or len({buffers[name] for name in self.inputs}) > 1:
             problem = "stages of an elementwise layer have one buffer or two, those of its inputs as many"
-        elif self.of_inputs > 1 == self.of_output:
+        elif self.of_inputs == 2 and self.of_output == 1:
             problem = "inputs of an elementwise layer have two buffers only where its output has"
         elif any(
             home.plane != self.layer.shape.sizes.h * self.layer.shape.sizes.w
