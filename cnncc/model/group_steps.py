@@ -109,6 +109,7 @@ class _Tokens:
     def tokens(self) -> dict[Point, StripeTokens]:
         self._full()
         loads = [number for number, layer in enumerate(self.layers) if layer.is_load]
+        # The transfers of two would take each other's tokens, of ROWS_FREE.
         if len(loads) > 1:
             names = " and ".join(self.layers[number].label for number in loads)
             raise Refusal(f"{names} come from DRAM into rings: one value of a group does")

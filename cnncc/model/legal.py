@@ -112,7 +112,7 @@ def has_tokens(mapping: Mapping) -> bool:
     beside = output or ifmap
     if residual and beside and (residual.depth != beside.depth or residual.buffers > beside.buffers):
         return False
-    if ifmap is None or ifmap.buffers > 1 and (output is None or ifmap.depth > output.depth):
+    if ifmap is None or (ifmap.buffers > 1 and (output is None or ifmap.depth > output.depth)):
         return True
     around = mapping.loops[: ifmap.depth]
     return not (any(loop.dim in REDUCTION_DIMS for loop in around) or (output and ifmap.depth > output.depth))
@@ -160,6 +160,7 @@ def has_few_bodies(shape: LayerShape, mapping: Mapping) -> bool:
     stages = mapping.glb_stages.values()
     # GLB-3: nothing is peeled for a block that leaves.
     peeled = max((stage.depth for stage in stages if stage.buffers > 1 and stage.operand != "output"), default=0)
+    # LEGAL-3: no search tries a mapping in which a loop in time steps through what PEs hold. So none is unrolled.
     order = WalkOrder(Nest(shape, mapping), frozenset(), peeled)
     return order.bodies_of(WalkPosition(whole(shape.sizes)), 0, peeled) <= MOST_BODIES
 

@@ -169,7 +169,7 @@ class Nest:
             summed = loop.dim in REDUCTION_DIMS
             spread = any(other.on and other.dim == loop.dim for other in self.outer[number:])
             # LEGAL-2: the rest of a loop in space runs on other PEs, which do not have the sums of the full tiles.
-            if rest and (spread or not summed) or (count > 1 and not loop.on and not summed):
+            if (rest and (spread or not summed)) or (count > 1 and not loop.on and not summed):
                 return None
             rows *= count if loop.on and summed else 1
             left[loop.dim] = size
