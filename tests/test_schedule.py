@@ -551,3 +551,18 @@ def test_schedule_comes_before_the_nest_is_mapped(tmp_path: Path) -> None:
     message = refused("compile", "--from", late, "--schedule", mine, "-o", tmp_path / "c.cnb")
     too_late = f"cnncc: {late}: its layers are mapped already, --schedule {mine} comes too late"
     assert message == f"{too_late}: give IR from before nest-assign-mapping, or the model"
+
+
+def test_schedule_has_groups_before_others_are_made(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine.toml", tmp_path / "other.toml"
+    mine.write_text('[[group]]\nlayers = ["c1", "pool1"]\nrows = 2\n')
+    other.write_text('[[group]]\nlayers = ["c2", "pool2"]\nrows = 1\n')
+    options = ("--calibrate", CALIBRATION, "--dump-dir", tmp_path / "ir", "-o", tmp_path / "a.cnb")
+    done("compile", LENET, "--batch", 1, "--groups", mine, *options)
+    done("compile", "--from", tmp_path / "ir" / "nest-stage", "--groups", mine, "-o", tmp_path / "b.cnb")
+    programs = [done("disasm", tmp_path / name).stdout for name in ("a.cnb", "b.cnb")]
+    assert programs[0] == programs[1]
+    (late,) = (tmp_path / "ir").glob("*-nest-group.mlir")
+    message = refused("compile", "--from", late, "--groups", other, "-o", tmp_path / "c.cnb")
+    too_late = f"cnncc: {late}: its groups are made already, --groups {other} comes too late"
+    assert message == f"{too_late}: give IR from before nest-group, or the model"

@@ -17,6 +17,7 @@ from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
     CORES,
+    GROUP,
     NESTS,
     NONE,
     PARTITION,
@@ -195,9 +196,10 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     for option, value in ((f"--{name}", getattr(options, name)) for name in of_mapping):
         if value is not None and not {ASSIGN, CORES} & {*remaining}:
             raise _too_late(start, mapped, f"{option} {value}", ASSIGN)
-    last = ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS
+    # The mappings are chosen with the compiler's own groups in mind; those of a file are made of any mapped layers.
+    last, what = (ASSIGN, mapped) if options.groups in (AUTO, NONE) else (GROUP, "its groups are made already")
     if options.groups is not None and last not in remaining:
-        raise _too_late(start, mapped, f"--groups {options.groups}", last)
+        raise _too_late(start, what, f"--groups {options.groups}", last)
     if options.partition not in (None, NONE) and PARTITION not in remaining:
         raise _too_late(start, f"was lowered beyond {PARTITION}", f"--partition {options.partition}", NESTS)
     if options.calibrate is not None and CALIBRATE in remaining:
