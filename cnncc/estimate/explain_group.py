@@ -65,7 +65,7 @@ def _stripe(group: GroupPlan, plan: LayerPlan, arch: Arch) -> dict[str, int] | N
     """Cycles of a full stripe of a layer by itself, operands in the GLB, and the fewest of any mapping of it."""
     own = next(own for own, layer in group.plans if layer is plan)
     shape = stripe_shape(plan.shape, own.rows)
-    once = [replace(stage, depth=0) for stage in plan.mapping.glb_stages.values() if not stage.depth]
+    once = [stage for stage in plan.mapping.glb_stages.values() if not stage.depth]
     held = [replace(stage, depth=stage.depth - own.depth) for stage in plan.mapping.stages if stage.memory == "rf"]
     alone = LayerPlan(
         plan.label, shape, Nest(plan.mapping.loops[own.depth :], (*once, *held)), plan.residual, PREFETCHED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,6 @@ from cnncc.eval._array_rules import ArrayState, addresses
 from cnncc.eval._places import TensorPart, position
 from cnncc.numerics import Ints
 from cnncc.weights import WeightStore
-
-NAME_BITS = 60  # of words that are numbers of results
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def locate(
     layer = next((op for op in module.ops if isinstance(op, A.LayerOp) and op.value.data == value), None)
     if layer is None:
         return None
-    machine = _Numbering(replace(arch, operand_bits=NAME_BITS), 1, arrays_of(module, store), A.tensors_of(module))
+    machine = _Numbering(arch, 1, arrays_of(module, store), A.tensors_of(module))
     machine.start_layer(layer)
     for op in layer.body.block.ops:
         machine.run(op)
