@@ -17,7 +17,7 @@ from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 from test_objectives import ARCH, tasks
 
-from cnncc.arch.model import Energy, load_arch
+from cnncc.arch.model import Energy, arch_text, load_arch
 from cnncc.certificate.certificate import COSTS, certificate, check
 from cnncc.certificate.least_costs import least_energy, least_words, prices_of, streamed_least
 from cnncc.driver.sources import CompileOptions
@@ -86,6 +86,20 @@ def test_certificate_is_checked_without_the_search(lenet: Json, tmp_path: Path) 
             continue
         (most,) = re.findall(r": at most ([\d.]+) % above the best$", line)
         assert 0 <= float(most) - 100 * (energy["cost"] - energy["least"]) / energy["least"] < 0.1
+
+
+def test_certificate_proves_energies_that_float_sums_round(tmp_path: Path) -> None:
+    """By these prices the bound of one pool is rounded up, that of the other one down; both are the mapping's cost."""
+    files = dict.fromkeys((f"{name}_{way}" for name in ("weight", "ifmap", "psum") for way in ("read", "write")), 8.2)
+    links = dict.fromkeys(("bus", "n2n", "south"), 6.2)
+    memories = {"glb_read": 2.5, "glb_write": 2.5, "dram_read": 8.0, "dram_write": 8.0}
+    arch = tmp_path / "prices.toml"
+    energy = Energy("pJ", 8.2, **files, **links, **memories)
+    arch.write_text(arch_text(replace(load_arch("spatial-8x8"), energy=energy)))
+    found = written(LENET, str(arch), tmp_path / "lenet.json")
+    pools = [layer["costs"]["energy"] for layer in found["layers"] if layer["kind"] == "max"]
+    assert len(pools) == 2 and all(pool["proven"] and pool["cost"] == pool["least"] for pool in pools), pools
+    checked(LENET, str(arch), tmp_path / "lenet.json")
 
 
 def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from math import ceil
+from math import ceil, isclose
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -43,6 +43,7 @@ Json = dict[str, Any]
 COSTS = {"words": least_words, "energy": least_energy}
 COST_TEXT = {"words": "DRAM words", "energy": "energy"}
 LIMIT_BYTES = 1 << 28
+ROUNDING = 1e-14  # of sums of some twenty floats; a word of 10^13 is more
 DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # of a file that is no certificate
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.SpaceCheck]  # by shape, residual, GLB budget and least
 
@@ -94,7 +95,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             result = searched(SearchTask(shape, arch, budget, prices=Objective(name).prices(arch)))
             mapping = result.front[0].mapping if result else best.mapping
             cost = _cost(replace(plan, mapping=mapping), name, arch)
-            fewest = _stated(float(bound_of(shape, arch, budget)), cost)
+            fewest = _stated(_least_cost(float(bound_of(shape, arch, budget)), cost), cost)
             entries[-1]["costs"][name] = {
                 "mapping": text(mapping, shape.sizes), "cost": cost, "least": fewest, "proven": fewest == cost
             }  # fmt: skip
@@ -107,6 +108,11 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
 def _stated(bound: float, known: float) -> float:
     """The bound; 0 if a known mapping takes less. That one is beyond the space of the bound, and others may be, too."""
     return bound if bound <= known else 0.0
+
+
+def _least_cost(bound: float, cost: float) -> float:
+    """The bound. It and the cost add up prices in orders of their own, so that equal sums may differ by rounding."""
+    return cost if isclose(bound, cost, rel_tol=ROUNDING) else bound
 
 
 def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[GroupPlan]:
@@ -237,7 +243,7 @@ def _checked_cost(entry: Json, name: str, arch: Arch, budget: GlbBudget) -> str:
         raise Refusal(f"its mapping for {name} costs {amount(counted)}, not {amount(cost)}")
     if given["proven"] != (least == cost):
         raise Refusal(f"its {name} are said to be {'' if given['proven'] else 'not '}proven")
-    fewest = min(cost, COSTS[name](plan.shape, arch, budget))
+    fewest = min(cost, _least_cost(COSTS[name](plan.shape, arch, budget), cost))
     if not 0 <= least <= fewest:
         raise Refusal(f"some mapping may cost {amount(fewest)} {name}, less than {amount(least)}")
     return f"    {COST_TEXT[name]} {amount(cost)}, none below {amount(least)}: {_verdict(cost, least)}"
