@@ -182,8 +182,6 @@ def prefetched_operands(module: ModuleOp) -> dict[str, frozenset[str]]:
                 name.removeprefix("next.") for name in fetched if name.startswith("next.")
             )
             before = op
-        elif isinstance(op, array.HostOp):
-            before = None
     return prefetched
 
 

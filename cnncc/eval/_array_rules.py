@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import prod
 from typing import assert_never
 
 import numpy as np
@@ -134,11 +133,8 @@ class ArrayState:
         # CORE-8: a tensor in DRAM has words in the record of each frame.
         records = np.arange(self._in_records(tensor).words // tensor.words) * tensor.words
         values = self.words[name].read(np.add.outer(records, addresses(tensor)))
-        shape, count = (
-            tensor.shape if prod(tensor.shape) == tensor.words else (tensor.words,),
-            self.images * len(records),
-        )
-        return values.reshape(count * shape[0], *shape[1:]) if shape else values.reshape(count)
+        shape = tensor.shape or (tensor.words,)  # a buffer has no shape
+        return values.reshape(self.images * len(records) * shape[0], *shape[1:])
 
     def tensor(self, name: str) -> A.Tensor:
         if name not in self.tensors:

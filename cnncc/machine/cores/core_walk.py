@@ -245,8 +245,10 @@ def check_ended(walks: Sequence[CoreWalk[T]]) -> None:
 
 def _giver(walk: CoreWalk[T]) -> int:
     """The core whose token a core waits for."""
-    sources = walk.tokens.wiring.sources.get(walk.wanted[0], ()) if walk.wanted else ()
-    return sources[0][0] if sources else walk.core.number
+    # CORE-4: a semaphore at the end of a route has one source, and an instruction takes of one semaphore at most.
+    (wanted,) = walk.wanted
+    ((giver, _),) = walk.tokens.wiring.sources[wanted]
+    return giver
 
 
 def _wants(walk: CoreWalk[T], leaf: Leaf) -> str:
