@@ -22,6 +22,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
+from cnncc.main_function import input_names, main_arguments, output_names
 from cnncc.mapper.objective import Objective
 from cnncc.passes._onnx.layers import READERS
 from cnncc.passes._onnx.placement import HOST
@@ -362,8 +363,6 @@ def mark_host_operators(module: ModuleOp, operators: Sequence[str]) -> None:
 
 def check_interface(path: Path, module: ModuleOp) -> None:
     """Check that inputs are batches of f32 or bytes, and that names of inputs and outputs differ. Raises Refusal."""
-    from cnncc.main_function import input_names, main_arguments, output_names
-
     inputs, outputs = input_names(module), output_names(module)
     if not inputs:
         raise Refusal(f"{path}: the model has no inputs: its outputs are constant, there is nothing to compile")

@@ -30,6 +30,7 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.errors import Refusal
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
+from cnncc.main_function import input_names
 from cnncc.mapper.objective import Objective
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.layer_groups import GROUPS
@@ -141,8 +142,6 @@ def start_compilation(
 
     calibration: the data, in the place of a file of it.
     """
-    from cnncc.main_function import input_names
-
     if options.schedule is not None:
         read_schedule(str(options.schedule))  # its own faults are refused before any work
     compilation = import_model(model, options.batch, options.settings(), options.shapes)
@@ -171,8 +170,6 @@ def start_before_programs(source: Path, options: CompileOptions, progress: Progr
 
 def resume(start: Path, options: CompileOptions) -> Compilation:
     """A compilation resumed from dumped IR, with its weights beside it. Raises Refusal."""
-    from cnncc.main_function import input_names
-
     ctx, start = new_context(), dump_file(start)
     if start.suffix != ".mlir":
         raise Refusal(f"{start}: expected a .mlir file, as `compile --dump-dir` and `compile --emit` write")
