@@ -60,6 +60,7 @@ class CoreRun:
                 for _ in self.state.iterations(op.record.data):
                     yield from self._walk(layer, op.body.block.ops)
                 continue
+            # TOKEN-4: no other op takes from a semaphore, and other cores give tokens of semaphores alone (CORE-3).
             if isinstance(op, A.DmaOp | A.LoadOp | A.CommitOp) and self.state.misses(tokens := op.record.data.tokens):
                 self.waits = layer, op, tokens
                 yield

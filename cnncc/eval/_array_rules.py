@@ -280,6 +280,7 @@ class ArrayState:
             values[:, inside] = words.read(address[inside])
         values = (values - view.zero if view.zero else values).reshape(*values.shape[:3], -1)
         last = load.slot + values.shape[-1] - 1
+        # MAC-6: with a pong, a half has slots beyond ping; of loads only those with `edge` fill these.
         inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
         if load.slot < 0 or last >= inside_half:
             raise Refusal(f"{load.kind} slots {load.slot}..{last} are not in a half of {inside_half}")

@@ -16,7 +16,7 @@ from cnncc.eval._places import TensorPart, Words
 from cnncc.numerics import Ints, integer_range
 
 DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`
-MOST_PSUM_BITS = 63  # that evaluators add up
+MOST_PSUM_BITS = 63  # that evaluators add up: a sum and its bias fit 64 bits
 
 
 def psum_range(module: Operation) -> tuple[int, int]:

@@ -73,4 +73,5 @@ def tensor_values(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints
     batch = tensor.shape[0]
     address = addresses(tensor).reshape(batch, -1) + tensor.at
     values = memory.read(address).reshape(-1, batch, *tensor.shape[1:]).astype(np.int64)
+    # Words that all images have in common are read once: [1, …].
     return np.broadcast_to(values, (images, *values.shape[1:])).reshape(images * batch, *tensor.shape[1:])
