@@ -57,6 +57,7 @@ def _problem(part: re.Match[str]) -> str:
         case "open":
             return "a string has no end, or an unknown escape"
         case "alias":
+            # #a1 = [#a0, #a0], #a2 = [#a1, #a1], …: the time to read them doubles with each line.
             return "an alias of an attribute or a type; cnncc's IR has none"
         case "shape" if prod(map(int, part["shape"][:-1].split("x"))) > MOST_ELEMENTS:
             return f"a tensor of {part['shape'][:60]} elements, the limit is {MOST_ELEMENTS:,}"

@@ -95,6 +95,7 @@ class OptMain(xDSLOptMain):
         arg_parser.usage = "cnncc opt [FILE.mlir | MODEL.onnx] [-p PASSES] [-o OUT.mlir] [OPTION]..."
         arg_parser.description, arg_parser.formatter_class = self.about, argparse.RawDescriptionHelpFormatter
         super().register_all_arguments(arg_parser)
+        # xDSL has options of these names, which these replace.
         own = arg_parser.add_argument_group("options that most uses need", conflict_handler="resolve")
         passes = "passes with commas between, each with its options: 'nest-tile{dim=h size=4},nest-normalise'"
         own.add_argument("-p", "--passes", default="", metavar="PASSES", help=passes)

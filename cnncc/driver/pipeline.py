@@ -410,6 +410,7 @@ class Dump:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not existing.is_dir():
             raise Refusal(f"--dump-dir {folder}: {existing} is no folder")
+        # The mode's bits, not `os.access`: what is marked read-only is refused to root, too.
         if not existing.stat().st_mode & 0o222:
             raise Refusal(f"--dump-dir {folder}: {existing} is read-only")
         try:

@@ -69,6 +69,7 @@ def compare_floats(
         scale = float(np.abs(reference).max(initial=0.0)) or 1.0
         with np.errstate(invalid="ignore"):  # of infinite values, which are equal or not
             worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max(initial=0.0)) / scale
+        # `not <=`, as a NaN is not `>` either; at the same places in both it is no difference.
         if not worst <= tolerance + steps.get(name, 0.0) / scale and not np.array_equal(
             got[name], reference, equal_nan=True
         ):
