@@ -177,6 +177,7 @@ def _buffers(binary: Binary) -> Iterator[Tensor]:
 
 
 def _as_part(tensor: Tensor, part: Mapping[str, Any]) -> Tensor:
+    # The list has no scales: values between layers have 1 in DRAM. One in DRAM without a scale would be the host's.
     memory, scale = str(part["memory"]), 0.0 if part["memory"] == "glb" else 1.0
     steps = {name: int(part.get(name, 0)) for name in ("offset", "image", "plane", "pitch")}
     return replace(tensor, memory=memory, scale=scale, part_of=str(part["of"]), **steps)

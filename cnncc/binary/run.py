@@ -78,6 +78,7 @@ class Machine:
         """The integers of a tensor in DRAM, as [images * batch, …]."""
         place = self._place(tensor)
         words = self.dram.read(place)
+        # Words that all images have in common are read once: [1, …].
         rows = np.broadcast_to(words, (self.images // self.frames, *place.sizes)).astype(np.int64)
         return rows.reshape(_batched(tensor, self.images))
 
