@@ -66,6 +66,7 @@ def _stripe(group: GroupPlan, plan: LayerPlan, arch: Arch) -> dict[str, int] | N
     own = next(own for own, layer in group.plans if layer is plan)
     shape = stripe_shape(plan.shape, own.rows)
     once = [stage for stage in plan.mapping.glb_stages.values() if not stage.depth]
+    # The nest of a stripe begins inside the loop over stripes.
     held = [replace(stage, depth=stage.depth - own.depth) for stage in plan.mapping.stages if stage.memory == "rf"]
     alone = LayerPlan(
         plan.label, shape, Nest(plan.mapping.loops[own.depth :], (*once, *held)), plan.residual, PREFETCHED
