@@ -50,6 +50,7 @@ def spans_of(core: Core) -> Iterator[tuple[Leaf, str, Span]]:
 def banks_of(span: Span, glb: Glb) -> range:
     """The banks that the words of a span lie in."""
     words = glb.bank_words
+    # An address outside the GLB is a trap of the run (MEM-3), and in no bank.
     return range(max(0, span[0]) // words, min(span[1], glb.words - 1) // words + 1)
 
 

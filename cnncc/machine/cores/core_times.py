@@ -228,6 +228,7 @@ def simulate_cores(
     period = _run(walks, tokens, pick)
     counted = [walk.result(layers_of(walk.core, layers)) for walk in walks]
     peaks = ring_peaks([walk.rings for walk in walks])
+    # CORE-1: core 0 alone has the dma, which brings results to DRAM.
     return CoresTimes(counted, FrameTimes(walks[0].results.get(0, 0), period), peaks)
 
 

@@ -28,6 +28,7 @@ class CoreValues(CoreWalk[None]):
     def begin_iteration(self, loop: LoopNode) -> None:
         self.interpreter.index[loop.register] = self.index[loop.register]
         try:
+            # PROG-6: the interpreter counts the iterations of its own loops, and this one is the walk's.
             self.interpreter.work.spend(PER_INSTRUCTION)
         except HalfFault as fault:
             raise loop.head.trap(str(fault)) from fault

@@ -200,6 +200,7 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
     rows, cols = inst.number("rows"), inst.number("cols")
     reuse, pes = inst.number("data_reuse"), rows * cols
     sums, operations = pes * mac_steps(inst) * step_sums(inst), pes * mac_operations(inst)
+    # MAC-3: of each set all columns but the last one take words from their neighbours.
     receivers = rows * (cols - ceil_div(cols, inst.number("set_cols")))
     counters = {"z": "pixels", "j": "taps", "i": "step_range", "l": "lanes"}
     farthest = sum(max(0, (inst.number(n) - 1) * inst.number(f"psum_{c}")) for c, n in counters.items())
