@@ -58,6 +58,7 @@ def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budg
     """
     s = shape.sizes
     summed = s.c * s.r * s.s if shape.is_mac else 1
+    # MAC-7: with lane_sums, lanes may have output channels of their own. Else all of them share a sum.
     lanes = arch.pe.lanes if arch.pe.lane_sums else min(arch.pe.lanes, summed)
     array = -(-s.n * s.k * s.c * s.h * s.w * s.r * s.s // (arch.rows * arch.cols * lanes))
     results = s.n * s.k * s.h * s.w * len(streamed & {"output", "residual"})

@@ -211,6 +211,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
 
     These follow each other even with overlap of engines (TIME-6).
     """
+    # SPACE-2: psums that go south are added, so parts of a maximum cannot lie on rows (COMMIT-6).
     size, summed = extents(shape), arch.links.south and shape.kind != "max"
     c_rows = size["c"] if summed and not shape.channelwise else 1
     rows = unrolled(arch.rows, (size["k"], size["h"], c_rows, size["r"] if summed else 1))
