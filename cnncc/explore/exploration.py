@@ -200,6 +200,7 @@ def _end_with_parent() -> None:
 
     def wait() -> None:
         parent.join()
+        # `sys.exit` would end this thread alone.
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -55,6 +55,7 @@ def _values(result: Result) -> list[str]:
 def _table(results: Sequence[Result], objectives: Sequence[str], unit: str) -> Iterator[str]:
     """A row for each result. unit: of energy."""
     heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
+    # In a narrow terminal the measures that are no objectives leave first, the last one before the others.
     measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))
     rows = [
         [*_values(result), *(amount(result[name]) for name in MEASURES), f"{100 * result['utilisation']:.1f} %"]
