@@ -489,6 +489,16 @@ def test_cli_writes_where_a_link_leads(tmp_path: Path) -> None:
         (tmp_path / "out" / "file").unlink()
 
 
+def test_cli_writes_weights_where_a_link_leads(tmp_path: Path) -> None:
+    path, link, file = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "out.npz", tmp_path / "store" / "file.npz"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for arguments in (("compile", path, "--emit", "nest"), ("opt", path)):
+        done(*arguments, "-o", tmp_path / "out.mlir")
+        assert link.is_symlink() and [each.name for each in file.parent.iterdir()] == ["file.npz"]
+        file.unlink()
+
+
 def test_cli_writes_into_a_pipe(tmp_path: Path) -> None:
     """It stays one, as a device does."""
     path, pipe = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "pipe"

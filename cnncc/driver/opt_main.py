@@ -165,10 +165,11 @@ class OptMain(xDSLOptMain):
         if self.args.output_file is None or is_stream(output):
             super().run()
             return
-        weights = output.with_suffix(".npz")
+        # A link stays one: what it leads to is replaced.
+        target, weights = output.resolve(), output.with_suffix(".npz").resolve()
         check_writable(output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        self.parts = {path: unfinished(path) for path in (output.resolve(), weights)}
+        self.parts = {path: unfinished(path) for path in (target, weights)}
         try:
             super().run()
             if len(self.ctx.weights):
