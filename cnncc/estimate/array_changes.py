@@ -87,10 +87,12 @@ def changes(program: Program, label: str, progress: Progress) -> list[Change]:
             progress(f"{label}: {key}")
             tried = remapped.programs(arch, kept=not key.startswith(OF_PES)) if remapped else [program.parts]
             programs = [(program_cycles(parts, arch), parts) for parts in tried]
-            for (whole, layers), parts in sorted(programs, key=lambda program: program[0][0].total)[:1]:
-                plan = next(part for part in parts if isinstance(part, LayerPlan) and part.label == label)
-                mapping = text(plan.mapping, plan.shape.sizes)
-                fastest.append(Change(key, was, value, layers[label].total, whole.total, mapping))
+            if not programs:
+                continue  # no mapping fits
+            (whole, layers), parts = min(programs, key=lambda program: program[0][0].total)
+            plan = next(part for part in parts if isinstance(part, LayerPlan) and part.label == label)
+            mapping = text(plan.mapping, plan.shape.sizes)
+            fastest.append(Change(key, was, value, layers[label].total, whole.total, mapping))
         fastest = [change for change in fastest if change.layer < now]
         fastest = sorted(fastest, key=lambda change: (change.layer, change.program))[:MOST]
     return fastest

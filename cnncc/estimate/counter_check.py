@@ -28,9 +28,9 @@ def check_counters(path: Path) -> str:
     counted = _by_name(program_stats(load(path), frames=frames))
     differ = [name for name in counted | predicted if counted.get(name) != predicted.get(name)]
     if differ:
-        named = (f"{name} {_shown(counted.get(name))}, predicted {_shown(predicted.get(name))}" for name in differ)
-        more = "; …" if len(differ) > NAMED else ""
-        shown = "; ".join(text for text, _ in zip(named, range(NAMED), strict=False)) + more
+        first, more = differ[:NAMED], "; …" if len(differ) > NAMED else ""
+        named = (f"{name} {_shown(counted.get(name))}, predicted {_shown(predicted.get(name))}" for name in first)
+        shown = "; ".join(named) + more
         raise Refusal(f"{path.name}: {len(differ):,} of {len(counted):,} counters are not as predicted: {shown}")
     return f"{path.name}: all {len(counted):,} counters are as predicted"
 
