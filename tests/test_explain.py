@@ -15,9 +15,11 @@ from cli_cases import CALIBRATION, LENET, build, done, noise, save
 from onnx import helper, numpy_helper
 
 from cnncc.arch.model import Arch, arch_text, load_arch
+from cnncc.dialects.array import LayerOp, RepeatOp
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
+from cnncc.estimate.explain_group import explain_group
 from cnncc.estimate.layer_limits import COMPUTE, LIMITS, MOVED, cause_text, limit_of, limit_sentences, limits, sentence
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.array_grid import with_config
@@ -167,6 +169,20 @@ def test_explain_shares_are_of_all_that_a_layer_is_charged_with(tmp_path: Path) 
     waits = re.search(r"the array waits for: (.*?) \(of ", " ".join(text.split()))
     assert waits and sum(float(share) for share in re.findall(r"\(([\d.]+) %\)", waits[1])) < 100
     assert f"% of {whole:,} cycles, with a wait that began before the layer); what helps" in " ".join(text.split())
+
+
+def test_explain_counts_the_loops_of_a_group(tmp_path: Path) -> None:
+    """GROUP-5: a layer that prefetches its stripes from DRAM has its last full one in a body of its own."""
+    c1 = (
+        "weight@glb > params@glb > h':2 > ifmap@glb*2 > [k':2||3@rows h''||2@rows k''||2@cols w':7||4@cols] > "
+        "weight@rf*2 > w'':2 > ifmap@rf*2 > {w''' > s > r}"
+    )
+    schedule = tmp_path / "group.toml"
+    schedule.write_text(f'[c1]\nmapping = "{c1}"\n[[group]]\nlayers = ["c1", "pool1"]\nrows = 1\nloads = false\n')
+    program, compilation = of_model(LENET, CompileOptions(batch=1, schedule=schedule))
+    (group,) = (op for op in compilation.module.ops if isinstance(op, LayerOp) and op.label.data == "c1..pool1")
+    assert [op.record.data.count for op in group.body.block.ops if isinstance(op, RepeatOp)] == [13, 1]
+    assert explain_group(program, "c1")["bodies"] == 2
 
 
 def test_explain_behind_a_given_group_that_fetches_nothing(tmp_path: Path) -> None:

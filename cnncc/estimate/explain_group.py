@@ -17,8 +17,7 @@ from cnncc.mapping.groups import LOAD
 from cnncc.mapping.mapping import Mapping as Nest
 from cnncc.mapping.strips import is_meant, is_of_strip, split_strip, strip_count
 from cnncc.model.group_bounds import least_group_cycles, least_group_words
-from cnncc.model.group_schedule import GroupPlan
-from cnncc.model.group_steps import group_bodies
+from cnncc.model.group_schedule import GroupPlan, bodies_of
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.group_report import stripes_of
@@ -39,7 +38,7 @@ def explain_group(program: Program, label: str) -> dict[str, Any]:
     """What `--json` has of it. A layer or a load in the group has the group's cycles; `member` names it."""
     plan = group_of(program, label)
     assert plan is not None
-    bodies, names = group_bodies(plan.group, [False] * len(plan.group)), [own.label for own in plan.group]
+    bodies, names = bodies_of(plan, program.arch), [own.label for own in plan.group]
     return {
         "group": plan.label,
         "strips": sum(map(strip_count, _strips(program, plan.label))),

@@ -74,6 +74,11 @@ def group_schedule(plan: GroupPlan, arch: Arch, full: Semaphore) -> LayerSchedul
     return LayerSchedule((*_GroupWalk(plan, arch, full).nodes(), wait), ())
 
 
+def bodies_of(plan: GroupPlan, arch: Arch) -> tuple[GroupBody, ...]:
+    """The bodies of one image of a group (GROUP-5)."""
+    return _GroupWalk(plan, arch, Semaphore.FULL).bodies
+
+
 class CoreSchedule(NamedTuple):
     """The program of a group on a core: what core 0 brings for it, layer by layer, and its loop over frames.
 
