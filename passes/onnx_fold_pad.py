@@ -14,17 +14,9 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, constant_operand, node_of
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
+from cnncc.passes._onnx.pads import zeros_added
 from cnncc.passes._onnx.quantised_layers import UNSIGNED, Codes, conversion_codes
 from cnncc.weights import WeightStore
-
-
-def spread(pads: list[int], axes: list[int], rank: int) -> list[int]:
-    """`pads` of `axes` (begins, then ends) as begins, then ends of all `rank` axes."""
-    full = [0] * (2 * rank)
-    for index, axis in enumerate(axes):
-        full[axis % rank] = pads[index]
-        full[axis % rank + rank] = pads[index + len(axes)]
-    return full
 
 
 @dataclass(frozen=True)
@@ -82,42 +74,14 @@ class _Fold(RewritePattern):
 
     def spatial_pads(self, pad: NodeOp) -> list[int] | None:
         """Begins, then ends of the axes after n and c; None unless `pad` adds zeros there alone."""
-        value_type = pad.operands[0].type
-        pads = self.pads(pad)
-        if not isinstance(value_type, TensorType) or pads is None:
-            return None  # unknown rank, or pads computed at run time
-        rank = len(value_type.get_shape())
-        axes = self.axes(pad, rank)
-        if axes is None or len(pads) != 2 * len(axes) or not self.adds_zeros(pad):
+        full = zeros_added(pad, self.store)
+        if full is None:
             return None
-        full = spread(pads, axes, rank)
+        rank = len(full) // 2
         # Images or channels added, or pixels cut off (negative): no padding of a window.
         if rank < 3 or any(full[axis] for axis in (0, 1, rank, rank + 1)) or min(full) < 0:
             return None
         return full[2:rank] + full[rank + 2 :]
-
-    def pads(self, pad: NodeOp) -> list[int] | None:
-        """Attribute up to opset 10 (called paddings in opset 1), input from opset 11."""
-        for name in ("pads", "paddings"):
-            if name in pad.attributes:
-                return list(pad.ints_attr(name, ()))
-        array = constant_operand(pad.operand(1), self.store)
-        return None if array is None else [int(value) for value in array.flat]
-
-    def axes(self, pad: NodeOp, rank: int) -> list[int] | None:
-        """The axes of the pads: an input since opset 18, by default all axes."""
-        if pad.operand(3) is None:
-            return list(range(rank))
-        array = constant_operand(pad.operand(3), self.store)
-        return None if array is None else [int(value) for value in array.flat]
-
-    def adds_zeros(self, pad: NodeOp) -> bool:
-        if pad.str_attr("mode", "constant") != "constant":
-            return False
-        if pad.operand(2) is None:
-            return pad.float_attr("value", 0.0) == 0
-        array = constant_operand(pad.operand(2), self.store)
-        return array is not None and array.size == 1 and not array.any()
 
     def fits_maximum(self, op: NodeOp, pad: NodeOp, total: list[int]) -> bool:
         """Whether the maxima stay: the pool pads with minus infinity, and the zeros are no more than any pixel."""

@@ -144,9 +144,9 @@ def _reshape(inputs: Sequence[Any], attributes: Attributes) -> Array:
 
 
 def _slice(inputs: Sequence[Any], attributes: Attributes) -> Array:
-    x, *bounds = inputs
-    for start, end, axis in zip(*bounds, strict=True):
-        x = x.take(range(*slice(start, end).indices(x.shape[axis])), axis)
+    x, starts, ends, axes, *steps = inputs
+    for start, end, axis, step in zip(starts, ends, axes, *(steps or [[1] * len(starts)]), strict=True):
+        x = x.take(range(*slice(start, end, step).indices(x.shape[axis])), axis)
     return x
 
 

@@ -247,6 +247,20 @@ def _pad(graph: Graph) -> None:
     graph.add("Pad", [x, pads], (n, c, h + top + bottom, w + left + right))
 
 
+def _shortcut(graph: Graph) -> None:
+    """Every n-th row or column, more channels, or both."""
+    dims = [*graph.dims[x := graph.value(4)]]
+    if graph.yes():
+        axis, step = graph.number(2, 3), graph.number(2, 3)
+        bounds = [graph.constant(np.array([number])) for number in (0, 2**31 - 1, axis, step)]
+        dims[axis] = -(-dims[axis] // step)
+        x = graph.add("Slice", [x, *bounds], tuple(dims))
+    if graph.yes() and dims[1] <= MOST_CHANNELS:
+        first, last = graph.number(0, 2), graph.number(0, 2)
+        dims[1] += first + last
+        graph.add("Pad", [x, graph.constant(np.array([0, first, 0, 0, 0, last, 0, 0]))], tuple(dims))
+
+
 # -- operators on anything ---------------------------------------------------------------------------------------------
 
 
@@ -340,6 +354,7 @@ def _on_host(graph: Graph) -> None:
 
 ON_IMAGES = (
     _conv, _conv, _conv, _max_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle, _shuffle, _pad,
+    _shortcut,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)

@@ -165,6 +165,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
         Step("onnx", "onnx-fold-pad"),
+        Step("onnx", "onnx-pad-to-conv"),
         Step("onnx", "onnx-fold-transpose"),
         Step("onnx", "onnx-split-sum"),
         Step("onnx", "onnx-split-to-slice"),

@@ -6,6 +6,7 @@ Nodes as layers:
     quantised_layers.py    likewise, for a model that is quantised already
     windows.py             the sliding window of a node
     normalisation.py       batch normalisation
+    pads.py                what a Pad adds
     random_nodes.py        nodes that draw random numbers
     replacement.py         new nodes in the place of others
 

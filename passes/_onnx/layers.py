@@ -6,7 +6,7 @@ opsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -372,20 +372,30 @@ def _concat(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _slice(node: NodeOp, store: WeightStore) -> Layer:
-    """Channels of rank 2 to 4, in steps of 1. Bounds are constant: attributes before opset 10, inputs from then on."""
+    """Channels of rank 2 to 4, or every n-th row and column from the first one on. Bounds are constant."""
     dims = shape(node.operands[0].type)
     require(2 <= len(dims) <= 4, f"input 0 has rank {len(dims)}, not 2 to 4")
     starts, ends = _bounds(node, "starts", 1, (), store), _bounds(node, "ends", 2, (), store)
     axes = _bounds(node, "axes", 3, range(len(starts)), store)
     steps = _bounds(node, "steps", 4, [1] * len(starts), store)
-    require(all(step == 1 for step in steps), f"steps = {list(steps)}: the array reads channels that follow each other")
-    cut = {axis % len(dims): slice(*bounds) for axis, *bounds in zip(axes, starts, ends, strict=True)}
+    cut = {axis % len(dims): slice(*bounds) for axis, *bounds in zip(axes, starts, ends, steps, strict=True)}
     # As in ONNX, bounds may count from the end, or lie beyond it.
     kept = {axis: range(*bounds.indices(dims[axis])) for axis, bounds in cut.items()}
+    if any(step != 1 for step in steps):
+        return _subsampling(kept, dims)
     others = [axis for axis, indices in kept.items() if axis != 1 and len(indices) < dims[axis]]
     require(not others, f"it cuts axes {others}, not channels alone")
     channels = kept.get(1, range(dims[1]))
     return SliceLayer(channels.start, len(channels))
+
+
+def _subsampling(kept: Mapping[int, range], dims: Sequence[int]) -> Layer:
+    """A pool of single pixels. It begins with the first one, and goes on to the end."""
+    steps = [kept[axis].step if axis in kept else 1 for axis in range(len(dims))]
+    whole = all(indices == range(0, dims[axis], indices.step) for axis, indices in kept.items())
+    what = "the array reads channels that follow each other, or every n-th row and column from the first one on"
+    require(len(dims) == len("nchw") and whole and steps[:2] == [1, 1], f"steps = {steps}: {what}")
+    return PoolLayer("max", Window((1, 1), (steps[2], steps[3])))
 
 
 def _bounds(node: NodeOp, name: str, index: int, default: Sequence[int], store: WeightStore) -> Sequence[int]:

@@ -185,9 +185,9 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
             return "only the host reads its result"
         case ReshapeLayer() if _belongs_to_host(node, placement):
             return RESHAPE
-        case SliceLayer() if node.operands[0].owner in placement.reasons:
+        case SliceLayer() | PoolLayer() if node.is_op("Slice") and node.operands[0].owner in placement.reasons:
             return "the host computes what it slices"
-        case SliceLayer() if all(isinstance(user, ReturnOp) or user in placement.reasons for user in _users(node)):
+        case SliceLayer() | PoolLayer() if node.is_op("Slice") and _is_read_by_host(node, placement):
             return "no layer reads its result"
         case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
             return "its bounds lie between integers of its input"
@@ -201,6 +201,11 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
 
 def _users(node: NodeOp) -> list[Operation]:
     return [use.operation for result in node.results for use in result.uses]
+
+
+def _is_read_by_host(node: NodeOp, placement: Placement) -> bool:
+    """Whether no layer reads what `node` gives."""
+    return all(isinstance(user, ReturnOp) or user in placement.reasons for user in _users(node))
 
 
 def _is_stranded(node: NodeOp, placement: Placement) -> bool:
