@@ -219,6 +219,7 @@ def test_isa_illegal_words(words: str, message: str) -> None:
 UNWRITABLE = [
     ("jump", "line 2: no instruction 'jump'"),
     ("loop times=3", "line 2: loop has no field times; it has frames, count"),
+    ("loop name=3", "line 2: loop has no field name; it has frames, count"),
     ("loop count=x", "line 2: count: 'x' is no number"),
     ("loop count=1 count=2", "'count=2' is not field=value, or the field is given twice"),
     ("loop 3", "'3' is not field=value"),

@@ -397,7 +397,7 @@ MESSAGES: tuple[Spec, ...] = (
 MESSAGE_BY_NAME = {spec.name: spec for spec in MESSAGES}
 
 
-def instruction(name: str, **values: Value) -> Instruction:
+def instruction(name: str, /, **values: Value) -> Instruction:
     """The instruction `name` with the given fields, the others at their defaults.
 
     Raises: ValueError, for an unknown instruction or field, or a value that does not fit its bits.
@@ -407,7 +407,7 @@ def instruction(name: str, **values: Value) -> Instruction:
     return _with_fields(BY_NAME[name], values)
 
 
-def message(name: str, **values: Value) -> Instruction:
+def message(name: str, /, **values: Value) -> Instruction:
     """The head of a message, as `instruction` makes an instruction."""
     return _with_fields(MESSAGE_BY_NAME[name], values)
 
