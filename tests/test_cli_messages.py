@@ -221,6 +221,16 @@ def test_cli_an_option_with_one_value_is_given_once() -> None:
     done("estimate", LENET, "--batch", 1, "--json", "--json", *changes)
 
 
+def test_cli_names_options_without_effect_as_they_are_written() -> None:
+    for args, said in (
+        (("estimate", "net.cnb", "--shape", "x=1"), "--shape has no effect: a binary is mapped"),
+        (("verify", "net.onnx", "--prove", "--input", "x.npz"), "--prove runs no data: --input has no effect"),
+        (("verify", "net.onnx", "--prove", "--min-sqnr", "3"), "--prove runs no data: --min-sqnr has no effect"),
+    ):
+        result = invoke(*args)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
 def test_cli_edited_labels(lenet: Path, tmp_path: Path) -> None:
     """A layer without a label has one in tables. A name that two rows would have is refused."""
     dump = next((lenet / "ir").glob("*-nest-stage.mlir"))

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, given_options, json_option, parallel_options, print_remarks
+from cnncc.cli.options import (
+    FILE,
+    compile_options,
+    given_options,
+    json_option,
+    option_of,
+    parallel_options,
+    print_remarks,
+)
 from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -81,7 +89,8 @@ def command(
             raise click.UsageError(message)
     if source.suffix == ".cnb" and not check_certificate:
         if of_compilation := given & {each.name for each in fields(options)}:
-            raise click.UsageError(f"--{min(of_compilation)} has no effect: a binary is mapped, to an array of its own")
+            option = option_of(ctx, min(of_compilation))
+            raise click.UsageError(f"{option} has no effect: a binary is mapped, to an array of its own")
         for output in given & {"certificate", "front"}:
             raise click.UsageError(f"--{output} needs a model: the mappings of a binary are fixed")
     if check_certificate:

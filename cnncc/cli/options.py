@@ -189,6 +189,11 @@ def given_options(ctx: click.Context) -> set[str]:
     return {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
+def option_of(ctx: click.Context, name: str) -> str:
+    """An option as users write it, by its parameter: `--shape` of `shapes`."""
+    return next(max(param.opts, key=len) for param in ctx.command.params if param.name == name)
+
+
 def write_text(path: Path | None, text: str) -> None:
     """To a file, or to the terminal."""
     from cnncc.util.files import write_atomically

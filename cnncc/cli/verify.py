@@ -15,6 +15,7 @@ from cnncc.cli.options import (
     compile_options,
     given_options,
     json_option,
+    option_of,
     parallel_options,
     print_remarks,
 )
@@ -63,8 +64,7 @@ def command(
     given = given_options(ctx)
     if prove:
         if unused := given & {"inputs", "images", "layers", "min_sqnr"}:
-            option = min(unused).replace("_", "-").replace("inputs", "input")
-            raise click.UsageError(f"--prove runs no data: --{option} has no effect")
+            raise click.UsageError(f"--prove runs no data: {option_of(ctx, min(unused))} has no effect")
         _prove(model, network, options, error, as_json)
         return
     if given & {"error", "network"}:
