@@ -242,6 +242,29 @@ def test_qlinear_mul_and_add_stay_on_the_host_where_integers_do_not_give_their_c
     }
 
 
+@pytest.mark.parametrize(("x_scale", "y_scale"), [(1e-30, 1e30), (1e-20, 1e20), (1e30, 1e-30)])
+def test_qlinear_scales_without_a_normal_multiplier_stay_on_the_host(x_scale: float, y_scale: float) -> None:
+    """Their quotients are 0, a subnormal number and infinity: the output units have no such scales."""
+    x, of_codes = np.zeros((1, 2, 4, 4), np.uint8), {"xz": np.uint8(0), "yz": np.uint8(0)}
+    scales = {"xs": np.float32(x_scale), "ys": np.float32(y_scale)}
+
+    def case(op: str, **attributes: Any) -> Case:
+        inputs = ("x", "xs", "xz", "ys", "yz")
+        return Case(op, {"x": x}, scales | of_codes, inputs, np.uint8, attributes, domain=MICROSOFT)
+
+    assert reasons_of(
+        {
+            "mean": case("QLinearGlobalAveragePool"),
+            "average": case("QLinearAveragePool", kernel_shape=(2, 2)),
+            "leaky": case("QLinearLeakyRelu"),
+        }
+    ) == {
+        "mean": "its scales lie too far apart for f32",
+        "average": "its f32 sums of 4 values may be rounded to another code than the array's",
+        "leaky": "no factor gives its result for each code",
+    }
+
+
 # -- words of one byte -------------------------------------------------------------------------------------------------
 
 REFUSED_IN_BYTES = (2,)  # sums of two

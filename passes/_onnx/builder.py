@@ -30,7 +30,7 @@ from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
 from cnncc.passes._onnx.labels import Labels
 from cnncc.passes._onnx.placement import place_nodes
-from cnncc.passes._onnx.quantised_layers import codes_of
+from cnncc.passes._onnx.quantised_layers import are_normal, codes_of
 from cnncc.passes._onnx.scale_groups import leaky_after
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
@@ -199,6 +199,6 @@ class CnnBuilder:
 
 def checked(multipliers: Floats, label: str) -> Floats:
     """`multipliers`, if they are normal numbers. Raises Refusal if not."""
-    if not np.isfinite(multipliers).all() or (multipliers < np.finfo(np.float32).tiny).any():
+    if not are_normal(multipliers):
         raise Refusal(f"'{label}': the ranges of its input, weights and result lie too far apart for f32 scales")
     return multipliers

@@ -13,6 +13,7 @@ from itertools import product
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
@@ -127,16 +128,25 @@ def rescaling(x: Codes, y: Codes, slope: float = 1.0) -> np.float32 | None:
     codes = np.arange(x.range[0], x.range[1] + 1)
     reals = dequantise(codes, x.scale, x.zero)
     wanted = quantise(np.where(reals < 0, reals * np.float32(slope), reals), y.scale, y.zero, *y.range)
-    for multiplier in _neighbours(np.float32(x.scale) / np.float32(y.scale)):
+    for multiplier in _multipliers_near(x.scale, y.scale):
         got = requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range, slope)
         if (got == wanted).all():
             return multiplier
     return None
 
 
-def _neighbours(ratio: np.float32) -> tuple[np.float32, np.float32, np.float32]:
-    """`ratio`, and the f32 below and above."""
-    return ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))
+def _multipliers_near(x_scale: float, y_scale: float, count: int = 1) -> list[np.float32]:
+    """The f32 x_scale / (y_scale * count), that below and that above; none if the quotient is not normal."""
+    with np.errstate(over="ignore", under="ignore"):
+        ratio = np.float32(x_scale) / (np.float32(y_scale) * np.float32(count))
+    if not are_normal(ratio):
+        return []
+    return [ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))]
+
+
+def are_normal(numbers: npt.NDArray[np.float32] | np.float32) -> bool:
+    """Whether all numbers are normal positive f32, as multipliers of the array are."""
+    return bool((np.isfinite(numbers) & (numbers >= np.finfo(np.float32).tiny)).all())
 
 
 @cache
@@ -147,9 +157,12 @@ def averaging(x: Codes, y: Codes, count: int) -> np.float32 | None:
     least and the greatest of them are compared, for each sum of codes.
     """
     sums = np.arange(count * (x.range[0] - x.zero), count * (x.range[1] - x.zero) + 1)
-    steps = [reals / np.float32(count) / np.float32(y.scale) + np.float32(y.zero) for reals in _float_sums(x, count)]
+    with np.errstate(over="ignore"):
+        steps = [
+            reals / np.float32(count) / np.float32(y.scale) + np.float32(y.zero) for reals in _float_sums(x, count)
+        ]
     least, greatest = (saturate(np.rint(each), *y.range) for each in steps)
-    for multiplier in _neighbours(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count))):
+    for multiplier in _multipliers_near(x.scale, y.scale, count):
         got = requantise(sums, np.array([multiplier], np.float32), y.zero, *y.range)
         if (got == least).all() and (got == greatest).all():
             return multiplier
@@ -211,8 +224,7 @@ def _scales(node: NodeOp, index: int, store: WeightStore) -> Floats:
     array = constant_input(node, index, store)
     if array is None or array.dtype != np.float32 or array.ndim > 1 or not array.size:
         raise StaysOnHost(f"input {index} is not an f32 scale, or one for each channel")
-    normal = np.isfinite(array).all() and (array >= np.finfo(np.float32).tiny).all()
-    require(bool(normal), f"input {index} has scales that are no normal positive numbers")
+    require(are_normal(array), f"input {index} has scales that are no normal positive numbers")
     return array.reshape(-1)
 
 
@@ -285,8 +297,7 @@ def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
 
 
 def _require_normal(multipliers: Floats) -> None:
-    normal = np.isfinite(multipliers).all() and (multipliers >= np.finfo(np.float32).tiny).all()
-    require(bool(normal), "its scales lie too far apart for f32")
+    require(are_normal(multipliers), "its scales lie too far apart for f32")
 
 
 def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
@@ -442,11 +453,11 @@ def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
     _, channels, *sizes = shape(node.operands[0].type)
     window = read_window(node, tuple(sizes))
-    count = np.float32(np.prod(sizes))
-    multiplier = np.float32(x.scale) / (np.float32(y.scale) * count)
-    require(bool(np.isfinite(multiplier) and multiplier > 0), "its scales lie too far apart for f32")
-    bias = np.zeros(channels, np.int64)
-    return SumLayer(window, None, bias, np.full(channels, multiplier, np.float32), x, y)
+    with np.errstate(over="ignore", under="ignore"):
+        multiplier = np.float32(x.scale) / (np.float32(y.scale) * np.float32(np.prod(sizes)))
+    multipliers = np.full(channels, multiplier, np.float32)
+    _require_normal(multipliers)
+    return SumLayer(window, None, np.zeros(channels, np.int64), multipliers, x, y)
 
 
 def _leaky_relu(node: NodeOp, store: WeightStore) -> QuantisedLayer:
