@@ -168,4 +168,6 @@ class Onnx1dTo2dPass(ModulePass):
         for node in list(block.ops):
             if isinstance(node, NodeOp):
                 images.rewrite(node)
+        # onnx-dead-code comes too late: an unread Reshape is a second reader of a ConvTranspose, behind whose Transpose
+        # the activations would stay then (`activations`).
         images.erase_unread()

@@ -81,6 +81,7 @@ class _Match:
         operand = self.operand(index)
         if operand is None or not operand.is_scalar() or self.array(operand.codes) is not None:
             return None
+        # Of other types onnxruntime has neither products nor sums: those of x, w, y are uuu, usu or sss (u: uint8).
         return operand if codes_of(operand.codes.type) == codes_of(self.y.codes.type) else None
 
     def weights(self, index: int, axis: int) -> Quantised | None:

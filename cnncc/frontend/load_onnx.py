@@ -122,6 +122,7 @@ def _check_size(model: ModelProto, path: Path, how: str) -> None:
 
 def _slice(file: Path, entries: dict[str, str], where: str) -> bytes:
     """The bytes of `file` that external-data `entries` name."""
+    # A pipe would be waited for, and a device may never end.
     if file.exists() and not (file.is_file() or file.is_dir()):
         raise Refusal(f"{where}: no file")
     try:

@@ -192,6 +192,8 @@ class CnnBuilder:
         """The lowered `values` of equal shape `dims`, with the same four dims."""
         names = [f"{label}.in", f"{label}.in2"]
         sources = [self.image(value, name) for value, name in zip(values, names, strict=True)]
+        # Images that are flattened before they are added are added as images: a reshape between a convolution and the
+        # sum would keep the sum out of the convolution's epilogue.
         if len({shape(source.type) for source in sources}) == 1:
             return sources
         return [self.shaped(value, image_dims(dims), name) for value, name in zip(values, names, strict=True)]

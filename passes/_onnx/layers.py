@@ -153,6 +153,7 @@ def read_with(
         raise StaysOnHost("it has more than one result")
     try:
         return read(node, store)
+    # ValueError: arrays that numpy does not broadcast, such as QGemm's bias of shape [1, 1, 4] to [1, 4].
     except (Refusal, ValueError) as error:
         raise StaysOnHost(str(error)) from error
 

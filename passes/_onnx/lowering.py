@@ -149,9 +149,11 @@ def _lower_host(builder: CnnBuilder, segment: HostSegment) -> None:
     for value in segment.outputs:
         if builder.placement.is_quantised(value):
             builder.scale(value, label)
+    # The reason has names of nodes. MLIR text reads a string beyond ASCII as bytes, which are no StringAttr.
+    reason = segment.reason.encode("ascii", "backslashreplace").decode()
     properties: dict[str, Attribute] = {
         "model": RefAttr.to(data, builder.store),
-        "reason": StringAttr(segment.reason.encode("ascii", "backslashreplace").decode()),
+        "reason": StringAttr(reason),
         "label": StringAttr(label),
         "input_quants": ArrayAttr([builder.quant(value) for value in segment.inputs]),
         "output_quants": ArrayAttr([builder.quant(value) for value in segment.outputs]),
@@ -173,8 +175,8 @@ def _replace(builder: CnnBuilder) -> None:
     module, block = builder.module, builder.block
     results = [builder.values[value] for value in returned(module)]
     block.add_op(ReturnOp(*results))
-    # From the end: a reshape of a reshape loses its reader first.
-    for op in reversed(list(block.ops)):
+    # Later layers read what a reshape is made of (`base_of`), so that some have no reader.
+    for op in list(block.ops):
         if isinstance(op, ReshapeOp) and op.result.first_use is None:
             Rewriter.erase_op(op)
     func = FuncOp(

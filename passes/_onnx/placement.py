@@ -185,6 +185,7 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
             return "only the host reads its result"
         case ReshapeLayer() if _belongs_to_host(node, placement):
             return RESHAPE
+        # The host then writes to DRAM, and quantises, what is read alone: of 8 channels perhaps 2.
         case SliceLayer() | PoolLayer() if node.is_op("Slice") and node.operands[0].owner in placement.reasons:
             return "the host computes what it slices"
         case SliceLayer() | PoolLayer() if node.is_op("Slice") and _is_read_by_host(node, placement):

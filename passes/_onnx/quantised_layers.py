@@ -37,7 +37,9 @@ from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
 BYTE_BITS = 8
-# What `_codewise` tries: weights, and by which share the slope differs.
+# What `_codewise` tries: weights, and by which share the slope differs. Of 400 products and sums by constants, drawn
+# as in the tests, 66 stay on the host with weight 127 and exact slopes alone, 15 if shares are tried, 4 if weights
+# are, and none if both are.
 WEIGHTS_OF_CODES = range(127, 95, -1)
 SHARES = (0.0, *(sign * 2.0**exponent for exponent in range(-20, -10) for sign in (1, -1)))
 MOST_BIAS = (1 << 22) - 1  # of `_codewise`: f32 has the sums, and psums of 24 bits hold them
