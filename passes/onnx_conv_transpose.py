@@ -101,6 +101,7 @@ def _axes(op: NodeOp, taps: Sequence[int]) -> list[_Axis] | None:
         # Of 5 rows, stride 2, output_padding 1 and auto_pad SAME, ONNX's inference makes 11 rows, onnxruntime 10.
         if any(extra) or min(totals) < 0:
             return None
+        # As in ONNX, the larger half is before the image unless auto_pad is SAME_UPPER, also for output_shape alone.
         pads = [total // 2 if auto == "SAME_UPPER" else total - total // 2 for total in totals]
     else:
         both = both if auto == "NOTSET" else (0, 0, 0, 0)
