@@ -204,11 +204,9 @@ def test_estimate_refuses_what_is_not_of_cores(compiled: tuple[CoresPlan, Path],
     assert "--what-if works for layers" in refused("estimate", path, "--what-if", "dram.latency_cycles=8")
     binary = load(path)
     (plan,) = binary.metadata["plan"]
+    first, *others = plan["channels"]
     for wrong, why in (
-        (
-            {"channels": [channel | {"keeps": 1} for channel in plan["channels"]]},
-            "core l1 for rows of l0: l0 keeps 8 would do",
-        ),
+        ({"channels": [first | {"keeps": 1}, *others]}, f" keeps {first['keeps']} would do (CHANNEL-5)"),
         ({"lag": 0}, "lag, keeps and words of frames are positive"),
         ({"groups": [], "channels": []}, "cores are groups with their PEs, and with what they read"),
     ):
