@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.passes._onnx.windows import position_counts
 from cnncc.tcpa.calculus import (
     CORRECTED,
     PAPER,
@@ -271,6 +272,8 @@ def chains(draw: Callable[[Any], Any], most_layers: int = 4) -> Chain:
             window = Window(kernel, stride, pad, dilation, channels if kind == "depthwise" else 1)
         outputs = channels if kind in ("pool", "depthwise") else draw(st.integers(1, 9))
         assume(min(window.output(*image)) > 0)
+        # A layer that reads padding alone does not wait for the one before it; no pool of a network does.
+        assume(all(max(counts) > 0 for counts in position_counts(window, image, (0, 0, 0, 0))))
         layers.append(ChainLayer(f"{kind}{at}", image, channels, outputs, window, kind != "pool"))
         image, channels = layers[-1].results, outputs
     return layers
