@@ -178,7 +178,7 @@ def test_quant_slices_verify(name: str, words: int, tmp_path: Path) -> None:
     ("nodes", "reason"),
     [
         ([IMAGE, cut("a", "1", "99", "2"), node("Relu", ["b"], ["y"])], "it cuts axes [2], not channels alone"),
-        ([IMAGE, cut("a", "0", "99", "1", "2"), node("Relu", ["b"], ["y"])], "steps = [2]: the array reads channels"),
+        ([IMAGE, cut("a", "0", "99", "1", "2"), node("Relu", ["b"], ["y"])], "steps = [1, 2, 1, 1]: the array reads"),
         ([IMAGE, cut("a", "1", "99", "1"), node("Sigmoid", ["b"], ["y"])], "no layer reads its result"),
         ([node("Sigmoid", ["x"], ["a"]), cut("a", "1", "99", "1"), node("Conv", ["b", "w2"], ["y"])],
          "the host computes what it slices"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -23,10 +23,10 @@ from cnncc.mapper.search_processes import GoesOn
 from cnncc.mapper.smallest import has_mapping, smallest
 from cnncc.mapper.space import forms_of
 from cnncc.mapping.mapping import Mapping
-from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping
-from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, buffers_too_large
+from cnncc.passes._scheduling.glb_words import NOTHING_FITS, GlbTooSmall, StaysOut, buffers_too_large
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.schedule_file import DataflowName, Entry, LayerNumbers, MappingText, Schedule
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
@@ -136,7 +136,7 @@ class Candidates:
     def _front(self, layer: LayerOp, budget: GlbBudget) -> list[Mapping | None]:
         shape, given = layer_shape(layer), self.given(layer)
         if isinstance(given, MappingText):
-            return [written_mapping(shape, self.arch, budget, given)]
+            return [self._written(layer, shape, budget, given)]
         if isinstance(given, LayerNumbers):
             return [given_mapping(shape, self.arch, budget, given)]
         if layer.kind.data == "copy":
@@ -149,6 +149,16 @@ class Candidates:
             raise buffers_too_large(self.arch, budget, small.words)
         what, help_ = f"no mapping of the form {form or AUTO} can run on {self.arch.name}", "dataflow auto"
         raise Refusal(f"{what}: {help_}", Finding(what, help=help_))
+
+    def _written(self, layer: LayerOp, shape: LayerShape, budget: GlbBudget, given: MappingText) -> Mapping:
+        """A given mapping. In a group it may have room though it has none alone: `nest-group` says so."""
+        try:
+            return written_mapping(shape, self.arch, budget, given)
+        except GlbTooSmall:
+            is_grouped = any(label(layer) in group.layers for group in self.schedule.groups)
+            if not is_grouped or budget.words < self.arch.glb.words:  # less may be resident
+                raise
+            return written_mapping(shape, self.arch, replace(budget, words=NOTHING_FITS), given)
 
     def is_searched(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""

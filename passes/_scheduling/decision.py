@@ -353,7 +353,10 @@ def _check_places(network: Network, resident: Iterable[Value], mappings: Mapping
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
     for layer, mapping in mappings.items():
         number = network.number[layer]
-        for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
+        sizes = stage_sizes(layer_shape(layer), arch, mapping) if mapping else {}
+        if sum(sizes.values()) > arch.glb.words:
+            continue  # its group has room for it (`Candidates`)
+        for stage, words in sizes.items():
             lifetimes.append(Lifetime(f"{stage} {number}", words, number, number))
     needed, places = pack(lifetimes)
     if needed > arch.glb.words:
