@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_group_choice
 from cli_cases import CALIBRATION, SAMPLES, build, done, noise, refused, save
 from examples import examples
 from frontend_models import model
@@ -115,6 +116,15 @@ def recompiled(chosen: Compilation, chain: Chain, folder: Path) -> tuple[Compila
             patch.setattr(candidates, "searched", None)  # all mappings are given
         given.run_before(TO_PROGRAMS)
     return given, file.read_text()
+
+
+def test_a_mapping_that_has_room_in_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffers of l0 take 264 words. The GLB has 261, but in the group the result goes into a ring."""
+    monkeypatch.setattr(test_group_choice, "SEED", 20261130)
+    chosen = drawn_narrow(15, tmp_path)
+    assert chosen
+    given, schedule = recompiled(*chosen, tmp_path)
+    assert '[[group]]\nlayers = ["l0", "l1"]' in schedule and str(given.module) == str(chosen[0].module)
 
 
 def test_drawn_networks_with_groups(tmp_path: Path) -> None:
