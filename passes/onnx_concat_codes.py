@@ -15,7 +15,7 @@ from cnncc.dialects.onnx import NodeOp, node_of
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.main_function import main_function
-from cnncc.passes._onnx.quantised_layers import codes_of
+from cnncc.passes._onnx.codes import codes_of
 from cnncc.passes._onnx.replacement import NodeNames, Replacement, dims_of
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.passes.onnx_fold_qdq import with_scale

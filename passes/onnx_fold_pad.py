@@ -13,9 +13,10 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 
 from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, constant_operand, node_of
+from cnncc.passes._onnx.codes import UNSIGNED, Codes
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
 from cnncc.passes._onnx.pads import zeros_added
-from cnncc.passes._onnx.quantised_layers import UNSIGNED, Codes, conversion_codes
+from cnncc.passes._onnx.quantised_layers import conversion_codes
 from cnncc.weights import WeightStore
 
 

@@ -20,8 +20,8 @@ from cnncc.dialects.onnx import NodeOp, constant_operand, new_constant
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.numerics import INT32, quantise
+from cnncc.passes._onnx.codes import Codes, codes_of
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
-from cnncc.passes._onnx.quantised_layers import Codes, codes_of
 from cnncc.passes.onnx_fold_constants import fold_node
 from cnncc.weights import Array, WeightStore
 

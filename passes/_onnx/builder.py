@@ -28,9 +28,9 @@ from cnncc.dialects.weights import GlobalOp, new_global
 from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
+from cnncc.passes._onnx.codes import are_normal, codes_of
 from cnncc.passes._onnx.labels import Labels
 from cnncc.passes._onnx.placement import place_nodes
-from cnncc.passes._onnx.quantised_layers import are_normal, codes_of
 from cnncc.passes._onnx.scale_groups import leaky_after
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window

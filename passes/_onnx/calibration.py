@@ -19,7 +19,7 @@ from cnncc.dialects.cnn import Quant, QuantAttr, Range, RangeAttr
 from cnncc.errors import Refusal
 from cnncc.main_function import main_function
 from cnncc.numerics import Ints, quantise
-from cnncc.passes._onnx.quantised_layers import BYTE_BITS, Codes
+from cnncc.passes._onnx.codes import BYTE_BITS, Codes
 from cnncc.quant.split import activation_scale
 
 ON_ARGUMENT = "cnn.range"

@@ -20,6 +20,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.main_function import main_function
 from cnncc.numerics import dequantise, quantise
+from cnncc.passes._onnx.codes import Codes, codes_of, rescaling
 from cnncc.passes._onnx.layers import (
     ClampLayer,
     ConcatLayer,
@@ -32,14 +33,11 @@ from cnncc.passes._onnx.layers import (
 )
 from cnncc.passes._onnx.quantised_layers import (
     AnyLayer,
-    Codes,
     DequantizeLayer,
     QuantizeLayer,
     SumLayer,
     SumOfTwoLayer,
-    codes_of,
     read_any_layer,
-    rescaling,
 )
 from cnncc.passes._onnx.scale_groups import ScaleGroups, moves_integers, scale_keepers, sources
 from cnncc.weights import WeightStore

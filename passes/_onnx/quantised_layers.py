@@ -8,20 +8,29 @@ QLinearGlobalAveragePool as onnxruntime computes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from itertools import product
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
-from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, f32
+from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
-from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise, residual_add, saturate
+from cnncc.numerics import Floats, Ints, residual_add, saturate
+from cnncc.passes._onnx.codes import (
+    BYTES,
+    MOST_AVERAGED,
+    SIGNED,
+    Codes,
+    are_normal,
+    averaging,
+    codes_of,
+    products_by_codes,
+    require_normal,
+    rescaling,
+)
 from cnncc.passes._onnx.layers import (
     ON_INTEGERS,
     READERS,
@@ -36,38 +45,8 @@ from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
-BYTE_BITS = 8
-# What `_codewise` tries: weights, and by which share the slope differs. Of 400 products and sums by constants, drawn
-# as in the tests, 66 stay on the host with weight 127 and exact slopes alone, 15 if shares are tried, 4 if weights
-# are, and none if both are.
-WEIGHTS_OF_CODES = range(127, 95, -1)
-SHARES = (0.0, *(sign * 2.0**exponent for exponent in range(-20, -10) for sign in (1, -1)))
-MOST_BIAS = (1 << 22) - 1  # of `_codewise`: f32 has the sums, and psums of 24 bits hold them
-MOST_AVERAGED = 256  # of so many values `averaging` tries all sums in a second or two
-SIGNED = IntegerType(BYTE_BITS)
-UNSIGNED = IntegerType(BYTE_BITS, Signedness.UNSIGNED)
 Elements = tuple[Attribute, ...]
-BYTES: Elements = (SIGNED, UNSIGNED)
 REALS: Elements = (f32,)
-
-
-@dataclass(frozen=True)
-class Codes:
-    """The codes of a tensor: real = (code - zero) * scale."""
-
-    signed: bool
-    scale: float = 1.0
-    zero: int = 0
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The least and the greatest code."""
-        return integer_range(BYTE_BITS, self.signed)
-
-    @property
-    def element(self) -> str:
-        """The type of a code."""
-        return "int8" if self.signed else "uint8"
 
 
 @dataclass(frozen=True)
@@ -121,82 +100,8 @@ class SumOfTwoLayer:
         return np.array([ra, rb, np.float32(self.y.zero) - moved], np.float32)
 
 
-def rescaling(x: Codes, y: Codes, slope: float = 1.0) -> np.float32 | None:
-    """The f32 multiplier from (code of x - zero) to the code of y for the same real; None if there is none.
-
-    Dequantising rounds before quantising divides, so a single product may differ: all codes are tried.
-    slope: of negative reals, as in LeakyRelu.
-    """
-    codes = np.arange(x.range[0], x.range[1] + 1)
-    reals = dequantise(codes, x.scale, x.zero)
-    wanted = quantise(np.where(reals < 0, reals * np.float32(slope), reals), y.scale, y.zero, *y.range)
-    for multiplier in _multipliers_near(x.scale, y.scale):
-        got = requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range, slope)
-        if (got == wanted).all():
-            return multiplier
-    return None
-
-
-def _multipliers_near(x_scale: float, y_scale: float, count: int = 1) -> list[np.float32]:
-    """The f32 x_scale / (y_scale * count), that below and that above; none if the quotient is not normal."""
-    with np.errstate(over="ignore", under="ignore"):
-        ratio = np.float32(x_scale) / (np.float32(y_scale) * np.float32(count))
-    if not are_normal(ratio):
-        return []
-    return [ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))]
-
-
-def are_normal(numbers: npt.NDArray[np.float32] | np.float32) -> bool:
-    """Whether all numbers are normal positive f32, as multipliers of the array are."""
-    return bool((np.isfinite(numbers) & (numbers >= np.finfo(np.float32).tiny)).all())
-
-
-@cache
-def averaging(x: Codes, y: Codes, count: int) -> np.float32 | None:
-    """The f32 multiplier from a sum of `count` (codes of x - zero) to the code of y for their mean; None if none is.
-
-    onnxruntime adds dequantised codes, and rounds each sum to f32. So equal sums of codes may have several means. The
-    least and the greatest of them are compared, for each sum of codes.
-    """
-    sums = np.arange(count * (x.range[0] - x.zero), count * (x.range[1] - x.zero) + 1)
-    with np.errstate(over="ignore"):
-        steps = [
-            reals / np.float32(count) / np.float32(y.scale) + np.float32(y.zero) for reals in _float_sums(x, count)
-        ]
-    least, greatest = (saturate(np.rint(each), *y.range) for each in steps)
-    for multiplier in _multipliers_near(x.scale, y.scale, count):
-        got = requantise(sums, np.array([multiplier], np.float32), y.zero, *y.range)
-        if (got == least).all() and (got == greatest).all():
-            return multiplier
-    return None
-
-
-def _float_sums(x: Codes, count: int) -> tuple[Floats, Floats]:
-    """The least and the greatest f32 sum of `count` dequantised codes, for each sum of codes from the least one on.
-
-    A rounded sum grows with its operands: that of the least part is the least.
-    """
-    reals = dequantise(np.arange(x.range[0], x.range[1] + 1), x.scale, x.zero)
-    least = greatest = reals
-    for _ in range(count - 1):
-        size = len(least)
-        parts = least, greatest
-        least, greatest = (np.full(size + len(reals) - 1, sign * np.inf, np.float32) for sign in (1, -1))
-        for code, real in enumerate(reals):
-            at = slice(code, code + size)
-            least[at] = np.minimum(least[at], parts[0] + real)
-            greatest[at] = np.maximum(greatest[at], parts[1] + real)
-    return least, greatest
-
-
 QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
 AnyLayer = Layer | QuantisedLayer
-
-
-def codes_of(value_type: Attribute) -> Codes | None:
-    """The codes of a tensor of bytes, with real = code; None for any other type."""
-    element = value_type.element_type if isinstance(value_type, TensorType) else None
-    return Codes(signed=element == SIGNED) if element in BYTES else None
 
 
 def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
@@ -294,12 +199,8 @@ def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
     require(weights.size in (1, channels), f"there are {weights.size} weight scales for {channels} channels")
     with np.errstate(over="ignore", under="ignore"):
         multipliers = np.broadcast_to(x * weights / np.float32(y), (channels,)).astype(np.float32)
-    _require_normal(multipliers)
+    require_normal(multipliers)
     return multipliers
-
-
-def _require_normal(multipliers: Floats) -> None:
-    require(are_normal(multipliers), "its scales lie too far apart for f32")
 
 
 def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
@@ -367,12 +268,12 @@ def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     require(bool(np.isfinite(factors).all()), "its scales lie too far apart for f32")
     if isinstance(node.operands[3].owner, ConstantOp):
         constants = _by_channel(node, store)
-        wanted = residual_add(_all_codes(layer.a), constants[:, None], factors, *layer.y.range)
+        wanted = residual_add(layer.a.every, constants[:, None], factors, *layer.y.range)
         slopes, offsets = (
             np.full(len(constants), factors[0]),
             (constants - layer.b.zero).astype(np.float32) * factors[1],
         )
-        return _codewise(layer.a, layer.y, slopes, offsets, wanted)
+        return _by_codes(layer.a, layer.y, slopes, offsets, wanted)
     shapes = [shape(value.type) for value in (node.operands[0], node.operands[3], node.results[0])]
     require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     return layer
@@ -385,11 +286,17 @@ def _mul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     factors = _by_channel(node, store) - b.zero
     a_scale, b_scale = (np.array([codes.scale], np.float32) for codes in (a, b))
     scale = _multipliers(a_scale, b_scale, y.scale, channels=1)
-    products = (_all_codes(a) - a.zero) * factors[:, None]
+    products = (a.every - a.zero) * factors[:, None]
     # onnxruntime adds the zero point before it rounds.
     wanted = saturate(np.rint(products.astype(np.float32) * scale + np.float32(y.zero)), *y.range)
     slopes = factors.astype(np.float32) * scale
-    return _codewise(a, y, slopes, np.zeros_like(slopes), wanted)
+    return _by_codes(a, y, slopes, np.zeros_like(slopes), wanted)
+
+
+def _by_codes(x: Codes, y: Codes, slopes: Floats, offsets: Floats, wanted: Ints) -> SumLayer:
+    """`products_by_codes` as a sum over one pixel."""
+    weights, bias, multipliers = products_by_codes(x, y, slopes, offsets, wanted)
+    return SumLayer(Window((1, 1), group=len(slopes)), weights[:, None, None, None], bias, multipliers, x, y)
 
 
 def _by_channel(node: NodeOp, store: WeightStore) -> Ints:
@@ -401,31 +308,6 @@ def _by_channel(node: NodeOp, store: WeightStore) -> Ints:
     values = channels.reshape(len(channels), -1)
     require(bool((values == values[:, :1]).all()), "input 3 differs inside a channel")
     return values[:, 0].astype(np.int64)
-
-
-def _all_codes(codes: Codes) -> Ints:
-    return np.arange(codes.range[0], codes.range[1] + 1)
-
-
-def _codewise(x: Codes, y: Codes, slopes: Floats, offsets: Floats, wanted: Ints) -> SumLayer:
-    """A sum over one pixel that gives the codes wanted[c] of all codes x, about (x - zero) * slope[c] + offset[c].
-
-    Raises: StaysOnHost. The bias is an integer: the offset is rounded to a multiple of slope / weight. With some
-    weights, and slopes a little off, no code differs for it. Weights are words of a byte.
-    """
-    codes = _all_codes(x) - x.zero
-    weights, bias = np.zeros((2, len(slopes)), np.int64)
-    multipliers = np.ones(len(slopes), np.float32)
-    left = np.arange(len(slopes))
-    for share, weight in product(SHARES, WEIGHTS_OF_CODES):
-        weights[left] = np.sign(slopes[left]) * weight
-        multipliers[left] = np.where(slopes[left] == 0, 1, np.abs(slopes[left]) / weight * (1 + share))
-        _require_normal(multipliers)
-        bias[left] = np.clip(np.rint(offsets[left] / multipliers[left]), -MOST_BIAS, MOST_BIAS)
-        sums = codes * weights[left, None] + bias[left, None]
-        left = left[(requantise(sums, multipliers[left, None], y.zero, *y.range) != wanted[left]).any(axis=1)]
-    require(not left.size, "no integer weights and biases give its result for each code")
-    return SumLayer(Window((1, 1), group=len(slopes)), weights[:, None, None, None], bias, multipliers, x, y)
 
 
 def _average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
@@ -458,7 +340,7 @@ def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     with np.errstate(over="ignore", under="ignore"):
         multiplier = np.float32(x.scale) / (np.float32(y.scale) * np.float32(np.prod(sizes)))
     multipliers = np.full(channels, multiplier, np.float32)
-    _require_normal(multipliers)
+    require_normal(multipliers)
     return SumLayer(window, None, np.zeros(channels, np.int64), multipliers, x, y)
 
 

@@ -18,7 +18,8 @@ from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range, residual_add
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale, scale_of
-from cnncc.passes._onnx.quantised_layers import BYTE_BITS, QuantizeLayer, SumLayer, SumOfTwoLayer, rescaling
+from cnncc.passes._onnx.codes import BYTE_BITS, rescaling
+from cnncc.passes._onnx.quantised_layers import QuantizeLayer, SumLayer, SumOfTwoLayer
 from cnncc.window import Window
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.onnx import NodeOp
+from cnncc.passes._onnx.codes import Codes, codes_of
 from cnncc.passes._onnx.layers import (
     ClampLayer,
     ConcatLayer,
@@ -22,7 +23,7 @@ from cnncc.passes._onnx.layers import (
     ShuffleLayer,
     SliceLayer,
 )
-from cnncc.passes._onnx.quantised_layers import AnyLayer, Codes, DequantizeLayer, codes_of
+from cnncc.passes._onnx.quantised_layers import AnyLayer, DequantizeLayer
 
 CodesOf = Callable[[Sequence[SSAValue]], Codes | None]
 Layers = Mapping[NodeOp, AnyLayer]

@@ -27,7 +27,7 @@ from cnncc.dialects.nest import ColumnsOp, CoresOp, JoinOp, LayerOp, LoadOp, col
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.mapping.groups import GroupLayer
-from cnncc.passes._onnx.quantised_layers import codes_of
+from cnncc.passes._onnx.codes import codes_of
 from cnncc.passes._programs.layer_records import ActivationLayout
 
 
