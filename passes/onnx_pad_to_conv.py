@@ -21,6 +21,7 @@ from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
 
 IMAGE = 4  # the rank of n c h w
+CHANNELS = 1  # their axis
 
 
 def _channels_added(node: NodeOp, store: WeightStore) -> tuple[int, int] | None:
@@ -28,14 +29,16 @@ def _channels_added(node: NodeOp, store: WeightStore) -> tuple[int, int] | None:
     if not node.is_op("Pad") or not is_tensor_of(node.operands[0], f32) or static_shape(node.operands[0]) is None:
         return None
     zeros = zeros_added(node, store)
-    if zeros is None or len(zeros) != 2 * IMAGE or min(zeros) < 0 or any(zeros[:1] + zeros[2:5] + zeros[6:]):
+    if zeros is None or len(zeros) != 2 * IMAGE or min(zeros) < 0:
+        return None
+    if any(number for at, number in enumerate(zeros) if at % IMAGE != CHANNELS):
         return None
     users = [use.operation for use in node.results[0].uses]
     is_read = all(isinstance(user, NodeOp) and user.op_type.data in READERS for user in users)
-    return (zeros[1], zeros[1 + IMAGE]) if is_read and users else None
+    return (zeros[CHANNELS], zeros[CHANNELS + IMAGE]) if is_read and users else None
 
 
-def _subsampling(node: NodeOp, store: WeightStore) -> tuple[Sequence[NodeOp], tuple[int, int]]:
+def _strided_before(node: NodeOp, store: WeightStore) -> tuple[Sequence[NodeOp], tuple[int, int]]:
     """The nodes before a Pad, each read by the next one alone, that take every n-th row and column; these strides."""
     nodes, rows, cols = list[NodeOp](), 1, 1
     while (before := node_of(node.operands[0], "Slice", "MaxPool")) and before.results[0].has_one_use():
@@ -77,7 +80,7 @@ class OnnxPadToConvPass(ModulePass):
         for node in list(block.ops) if "Pad" not in hosted_operators(op) else ():
             if not isinstance(node, NodeOp) or (added := _channels_added(node, store)) is None:
                 continue
-            before, strides = _subsampling(node, store)
+            before, strides = _strided_before(node, store)
             new = Replacement([*before, node], store, names)
             image = new.nodes[0].operands[0]
             weights = np.pad(np.eye(dims_of(image)[1], dtype=np.float32), (added, (0, 0)))[:, :, None, None]

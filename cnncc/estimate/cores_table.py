@@ -69,7 +69,7 @@ def as_json(program: Program, frames: int, alone: Program | Refusal | None = Non
         "channels": channels,
         "groups": groups,
         "steady": steady,
-        "host": [one_line(reason) for reason in program.hosted],
+        "host": program.host,
         **one_core_json(plan, program.arch, alone),
     }
 

@@ -9,7 +9,6 @@ from typing import Any
 from cnncc.arch.model import Arch
 from cnncc.binary.counters_text import a_second
 from cnncc.driver import group_text
-from cnncc.errors import one_line
 from cnncc.estimate.layer_limits import limit_sentences, limits
 from cnncc.estimate.mapped_program import Program
 from cnncc.estimate.roofline import roofline, words_meanwhile
@@ -47,10 +46,9 @@ def as_json(program: Program) -> dict[str, Any]:
         for label, layer in counters["layers"].items()
     }
     about = {"source": program.source, "arch": program.arch.name, "clock_mhz": program.arch.clock_mhz}
-    host = [one_line(reason) for reason in program.hosted]
     whole = _roofs(counters, counters["cycles"]["total"], program.arch)
     chosen = {"groups": asdict(program.chosen)} if program.chosen else {}
-    return {**about, **counters, "roofline": whole, "layers": layers, **chosen, "host": host}
+    return {**about, **counters, "roofline": whole, "layers": layers, **chosen, "host": program.host}
 
 
 def _grouped(plan: GroupPlan, limit: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from cnncc.driver.ir_files import dump_file
 from cnncc.driver.pipeline import ASSIGN, Compilation, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, one_line
 from cnncc.estimate.mapped_network import MappedNetwork
 from cnncc.mapping.mapping import Mapping
 from cnncc.model.cores_counts import all_counts
@@ -64,6 +64,11 @@ class Program:
     def cores(self) -> CoresPlan | None:
         """The layers side by side; None where there are none."""
         return next((part for part in self.parts if isinstance(part, CoresPlan)), None)
+
+    @property
+    def host(self) -> list[str]:
+        """What the host computes, and why: a line for each segment."""
+        return [one_line(reason) for reason in self.hosted]
 
     def not_counted(self) -> Iterator[str]:
         """What the host does, of which no figure says anything."""

@@ -13,8 +13,8 @@ def prefer_time_to_memory() -> None:
 
     - Python looks after 2,000,000 new objects, not after 700, and not at the end of the process. Most objects are freed
       as soon as nothing refers to them, and the others mostly stay to the end. Going through them again and again took
-      an eighth of a compile and a quarter of an estimate, to save 5 MiB of 200. Of the 17 s of an estimate of
-      ResNet-50, looking after 500,000 took half a second more, which saved 8 MiB of 810, and looking at the end one.
+      an eighth of a compile and a quarter of an estimate, to save 5 MiB of 200. An estimate of ResNet-50 takes 17 s.
+      To look after 500,000 took half a second more, and saved 8 MiB of 810. To look at the end took a second more.
     - glibc gives arrays back at once, unless a larger block has been freed before (`man mallopt`: M_MMAP_THRESHOLD).
       Then each page of the next array is a fault. These took a fifth of the choice of cores and a twentieth of
       ResNet-50's searches, to save 5 MiB of 240. It keeps 62 MiB at most. Other allocators take no notice. Nothing is

@@ -26,11 +26,13 @@ from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping
-from cnncc.passes._scheduling.glb_words import NOTHING_FITS, GlbTooSmall, StaysOut, buffers_too_large
+from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, buffers_too_large
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.schedule_file import DataflowName, Entry, LayerNumbers, MappingText, Schedule
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
 from cnncc.passes._scheduling.written_mappings import kept_resident, written_mapping, written_violations
+
+NO_LIMIT = 1 << 62  # of the words of a budget
 
 
 class WantedMapping(NamedTuple):
@@ -158,7 +160,7 @@ class Candidates:
             is_grouped = any(label(layer) in group.layers for group in self.schedule.groups)
             if not is_grouped or budget.words < self.arch.glb.words:  # less may be resident
                 raise
-            return written_mapping(shape, self.arch, replace(budget, words=NOTHING_FITS), given)
+            return written_mapping(shape, self.arch, replace(budget, words=NO_LIMIT), given)
 
     def is_searched(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
