@@ -34,7 +34,7 @@ def run(command: list[str], cwd: Path, **environment: str) -> str:
 
 def tracked() -> list[str]:
     """The files that make the packages, by their names in the checkout."""
-    suffixes = (".py", ".toml", ".typed")
+    suffixes = (".py", ".toml", ".html", ".typed")
     folders = (ROOT / name for name in ("cnncc", "dialects", "passes"))
     return sorted(str(p.relative_to(ROOT)) for folder in folders for p in folder.rglob("*") if p.suffix in suffixes)
 

@@ -26,7 +26,7 @@ from cnncc.util.terminal import fitted
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
 
-OUTPUTS = {"explained", "what_if", "frames", "as_json", "certificate", "front"}
+OUTPUTS = {"explained", "what_if", "frames", "as_json", "page", "certificate", "front"}
 # What prints something of its own: the options that it does not go with, and what is said then.
 ALONE = {
     "check_certificate": (OUTPUTS | {"check_counters"}, "--check-certificate goes with no other output"),
@@ -36,6 +36,7 @@ ALONE = {
         "--front goes with no other output, and with no objective: it has several",
     ),
     "explained": ({"what_if"}, "--explain and --what-if go one at a time"),
+    "page": ({"explained", "what_if"}, "--html is of the whole estimate: it goes with neither --explain nor --what-if"),
 }
 
 
@@ -53,6 +54,7 @@ ALONE = {
     help="Of layers side by side: images that follow each other (64).",
 )
 @json_option()
+@click.option("--html", "page", type=FILE, help="Write all of it as a page, with pictures.")
 @click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
 @click.option(
     "--check-certificate", type=FILE, help="Check such a file, with no code of the search; print no estimate."
@@ -67,8 +69,8 @@ ALONE = {
 @click.pass_context
 def command(
     ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, what_if: tuple[str, ...],
-    front: bool, frames: int | None, as_json: bool, certificate: Path | None, check_certificate: Path | None,
-    check_counters: bool,
+    front: bool, frames: int | None, as_json: bool, page: Path | None, certificate: Path | None,
+    check_certificate: Path | None, check_counters: bool,
 ) -> None:  # fmt: skip
     """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
 
@@ -80,6 +82,7 @@ def command(
     cnncc estimate net.cnb --explain conv2
     cnncc estimate net.cnb --what-if dram.words_per_cycle=16
     cnncc estimate net.cnb --check-counters
+    cnncc estimate net.onnx --html net.html
     cnncc estimate net.onnx --front
     cnncc estimate net.onnx --arch tcpa-4x4 --parallel layers
     """
@@ -102,26 +105,28 @@ def command(
     elif front:
         _print_front(source, options, as_json)
     else:
-        _estimate(source, options, explained, what_if, frames, as_json, certificate)
+        _estimate(source, options, explained, what_if, frames, as_json, page, certificate)
 
 
 def _estimate(
     source: Path, options: CompileOptions, explained: str | None, changes: Sequence[str], frames: int | None,
-    as_json: bool, proof: Path | None,
+    as_json: bool, page: Path | None, proof: Path | None,
 ) -> None:  # fmt: skip
     from cnncc.certificate.certificate import certificate
     from cnncc.estimate import cores_table, estimate_table, explain, explain_group, what_if
     from cnncc.estimate.mapped_program import of_binary, of_model, on_one_core
+    from cnncc.estimate.page import as_page
     from cnncc.util.files import check_writable, write_atomically
 
-    check_writable(proof, inputs=(source, options.calibrate, options.schedule))
+    for output in page, proof:
+        check_writable(output, inputs=(source, options.calibrate, options.schedule))
     changed = what_if.read_changes(changes)
     is_binary = source.suffix == ".cnb"
     with progress_line() as progress:
         program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
         if program.cores:
-            if explained is not None or changes or proof:
-                one = "--explain" if explained is not None else "--what-if" if changes else "--certificate"
+            outputs = {"--explain": explained is not None, "--what-if": changes, "--html": page, "--certificate": proof}
+            if one := next((option for option, given in outputs.items() if given), None):
                 raise Refusal(
                     f"{one} works for layers one after the other alone, and {source.name} has some side by side: "
                     f"`cnncc estimate {source.name} --json` has the stalls of each core by cause"
@@ -145,6 +150,8 @@ def _estimate(
             estimate["explain"] = explain.explain_layer(program, explained, progress)
         if changed:
             estimate["what_if"] = what_if.what_if(program, changed)
+        if page:
+            write_atomically(page, as_page(estimate, program).encode())
         if proof:
             text = json.dumps(certificate(source, options, progress), indent=1)
             write_atomically(proof, f"{text}\n".encode())
