@@ -296,7 +296,8 @@ def check_slope(slope: float) -> None:
 class Unit:
     """The output units' settings (COMMIT-2).
 
-    factors: the name of a residual add's f32[3], a b fixed. slope 1: none. layer: of a group, for readers.
+    factors: the name of a residual's f32[3], a b fixed. multiply: whether it is multiplied, not added. slope 1: none.
+    layer: of a group, for readers.
     """
 
     bias: bool = False
@@ -304,6 +305,7 @@ class Unit:
     zero: int = 0
     clamp: tuple[int, int] = INT32
     factors: str = ""
+    multiply: bool = False
     add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
     layer: str = ""

@@ -28,7 +28,7 @@ Residues = npt.NDArray[np.int16]
 def clamps(stage: str, bounds: tuple[int, ...]) -> bool:
     """Whether a clamp may change a word. One to all integers of 32 bits does not: it is what layers without one have.
 
-    The second clamp, of a residual add, is always drawn.
+    The second clamp, behind a residual, is always drawn.
     """
     return stage != "clamp" or bounds != INT32
 

@@ -6,10 +6,11 @@ rne = round half to even, sat = clamp to lo..hi):
     v = acc + bias[k]
     p = f32(v) * scale[k]                                        with a requantisation; or scale[h, w]
     v = sat(rne(p < 0 ? p * slope : p) + zero)
-    v = sat(rne(fma(v, a, fma(residual, b, fixed))))             with a residual
+    v = sat(rne(fma(v, a, fma(residual, b, fixed))))             with a residual that is added
+    v = sat(rne(v * (residual - b) * a + fixed))                 with a residual that is multiplied
 
-The product with slope is rounded to f32 as well. Source: ONNX QLinearConv and com.microsoft QLinearAdd as onnxruntime
-computes them; ONNX LeakyRelu.
+The product with slope is rounded to f32 as well, and so is each step of the last line. Source: ONNX QLinearConv and
+com.microsoft QLinearAdd and QLinearMul as onnxruntime computes them; ONNX LeakyRelu.
 """
 
 from __future__ import annotations
@@ -86,6 +87,14 @@ def residual_add(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> 
     return saturate(np.rint(fma32(v.astype(np.float32), a, inner)), lo, hi)
 
 
+def residual_multiply(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> Ints:
+    """sat(rne(v * (residual - b) * a + fixed)) with `factors` = (a, b, fixed), each step rounded to f32."""
+    a, b, fixed = (np.asarray(factor, np.float32) for factor in factors)
+    with np.errstate(over="ignore", invalid="ignore"):  # factors may be any bits
+        product = v.astype(np.float32) * (residual.astype(np.float32) - b) * a
+        return saturate(np.rint(product + fixed), lo, hi)
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """The output unit's function of a sum: the steps of this module's docstring.
@@ -94,8 +103,9 @@ class Epilogue:
         bias         i32[k], or None
         scale        f32[k], or any array that broadcasts against the results; None: no requantisation
         clamp        the range after the requantisation, or of the sum itself
-        factors      f32[3] of a residual add, or None
-        add_clamp    the range after the residual add
+        factors      f32[3] of a residual, or None
+        multiply     whether the residual is multiplied, not added
+        add_clamp    the range after the residual
         slope        f32 of a LeakyRelu, which needs a scale; 1: none
     """
 
@@ -104,6 +114,7 @@ class Epilogue:
     zero: int = 0
     clamp: tuple[int, int] = INT32
     factors: Floats | None = None
+    multiply: bool = False
     add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
 
@@ -117,4 +128,5 @@ class Epilogue:
         if self.factors is None:
             return v
         assert residual is not None
-        return residual_add(v, residual, self.factors, *self.add_clamp)
+        combined = residual_multiply if self.multiply else residual_add
+        return combined(v, residual, self.factors, *self.add_clamp)

@@ -23,7 +23,8 @@ class Steps:
     | bias | i32[k] | "" |
     | scale | f32[k] | "" |
     | scale, with per_position | f32[h, w], equal for all channels; no bias, no residual | |
-    | factors | f32[3] of the residual add: a, b, fixed | "" |
+    | factors | f32[3] of the residual: a, b, fixed | "" |
+    | multiply | whether the residual is multiplied, not added | false |
     | slope | f32, of negative products with the scale (LeakyRelu) | 1 |
     | shuffle | the groups of a last channel shuffle (`cnn.shuffle`) | 1 |
     """
@@ -34,6 +35,7 @@ class Steps:
     zero: int = 0
     clamp: tuple[int, int] = INT32
     factors: str = ""
+    multiply: bool = False
     add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
     shuffle: int = 1
@@ -42,6 +44,8 @@ class Steps:
         _check_clamp(self.clamp)
         _check_clamp(self.add_clamp)
         check_slope(self.slope)
+        if self.multiply and not self.factors:
+            raise ValueError("a residual is multiplied by factors: there are none")
         if self.shuffle != 1 and self.factors:
             raise ValueError("a residual's channels are not shuffled: no shuffle after it")
         if self.slope != 1 and not self.scale:

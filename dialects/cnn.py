@@ -1,7 +1,7 @@
 """Quantised layers: integers only, one op a layer.
 
 A freshly quantised layer is a chain of small ops: `cnn.conv` gives 32-bit sums, `cnn.bias` adds,
-`cnn.requant` scales to the operand type, `cnn.clamp` is an activation, `cnn.add` a residual sum.
+`cnn.requant` scales to the operand type, `cnn.clamp` is an activation, `cnn.add` a residual sum, `cnn.mul` a product.
 `cnn-fuse-epilogue` gathers such a chain into the epilogue of the op that computes the sums, which is
 what the array's output units do in one go. Weights, biases and scales are `weights.global` symbols.
 
@@ -15,7 +15,7 @@ same integers before and after any pass, at every level.
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from xdsl.dialects.builtin import (
     I64,
@@ -192,14 +192,10 @@ class PoolOp(_WindowOp):
         _check_window(self, shape(self.x.type)[1])
 
 
-@irdl_op_definition
-class AddOp(IRDLOperation):
-    """out = sat(rne(fma(x, a, fma(residual, b, fixed)))), the factors a, b, fixed being those of the epilogue.
+class ElementwiseOp(IRDLOperation):
+    """An operation on two values of one shape, word by word: an epilogue with a residual, and nothing before it."""
 
-    Source: com.microsoft QLinearAdd. Both operands have the result's shape.
-    """
-
-    name = "cnn.add"
+    MULTIPLIES: ClassVar[bool]
     x = operand_def(TensorType)
     residual = operand_def(TensorType)
     steps = prop_def(StepsAttr)
@@ -213,12 +209,36 @@ class AddOp(IRDLOperation):
     )
 
     def verify_(self) -> None:
-        if not self.steps.data.factors:
-            raise VerifyException("cnn.add: the epilogue needs factors")
-        if self.steps.data.bias or self.steps.data.scale:
-            raise VerifyException("cnn.add: the epilogue has no bias and no scale, only factors")
+        steps = self.steps.data
+        if not steps.factors or steps.multiply != self.MULTIPLIES:
+            what = "that is multiplied" if self.MULTIPLIES else "that is added"
+            raise VerifyException(f"{self.name}: the epilogue needs factors of a residual {what}")
+        if steps.bias or steps.scale:
+            raise VerifyException(f"{self.name}: the epilogue has no bias and no scale, only factors")
         if not shape(self.x.type) == shape(self.residual.type) == shape(self.result.type):
-            raise VerifyException("cnn.add: operands and result have one shape")
+            raise VerifyException(f"{self.name}: operands and result have one shape")
+
+
+@irdl_op_definition
+class AddOp(ElementwiseOp):
+    """out = sat(rne(fma(x, a, fma(residual, b, fixed)))), the factors a, b, fixed being those of the epilogue.
+
+    Source: com.microsoft QLinearAdd.
+    """
+
+    name = "cnn.add"
+    MULTIPLIES: ClassVar[bool] = False
+
+
+@irdl_op_definition
+class MulOp(ElementwiseOp):
+    """out = sat(rne(x * (residual - b) * a + fixed)), the factors a, b, fixed being those of the epilogue.
+
+    The zero point of x is 0, that of the residual is b. Source: com.microsoft QLinearMul.
+    """
+
+    name = "cnn.mul"
+    MULTIPLIES: ClassVar[bool] = True
 
 
 class _UnaryOp(IRDLOperation):
@@ -407,7 +427,7 @@ def element_bits(value_type: Attribute) -> int:
 
 CNN = Dialect(
     "cnn",
-    [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, SliceOp, ConcatOp, ShuffleOp, HostOp],
+    [ConvOp, PoolOp, AddOp, MulOp, BiasOp, RequantOp, ClampOp, ReshapeOp, SliceOp, ConcatOp, ShuffleOp, HostOp],
     [WindowAttr, StepsAttr, QuantAttr, RangeAttr],
 )
 use_simple_verifiers(CNN)

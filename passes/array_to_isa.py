@@ -155,8 +155,8 @@ class _Layer:
     def unit(self, unit: A.Unit) -> Instruction:
         factors = self.factors(unit.factors) if unit.factors else (0, 0, 0)
         return instruction(
-            "unit", bias=int(unit.bias), scale=int(unit.scale), residual=int(bool(unit.factors)), zero=unit.zero,
-            clamp_lo=unit.clamp[0], clamp_hi=unit.clamp[1],
+            "unit", bias=int(unit.bias), scale=int(unit.scale), residual=int(bool(unit.factors)),
+            multiply=int(unit.multiply), zero=unit.zero, clamp_lo=unit.clamp[0], clamp_hi=unit.clamp[1],
             factor_a=factors[0], factor_b=factors[1], fixed=factors[2],
             add_lo=unit.add_clamp[0], add_hi=unit.add_clamp[1],
             leaky=int(unit.slope != 1), slope=int(np.float32(unit.slope).view(np.uint32)) if unit.slope != 1 else 0,

@@ -10,9 +10,20 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, PoolOp, RequantOp, ShuffleOp, Steps, StepsAttr, value_key
+from cnncc.dialects.cnn import (
+    BiasOp,
+    ClampOp,
+    ConvOp,
+    ElementwiseOp,
+    PoolOp,
+    RequantOp,
+    ShuffleOp,
+    Steps,
+    StepsAttr,
+    value_key,
+)
 
-SumOp = ConvOp | PoolOp | AddOp
+SumOp = ConvOp | PoolOp | ElementwiseOp
 
 
 def clamp_after(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
@@ -41,20 +52,20 @@ def add_step(steps: Steps, op: Operation) -> Steps | None:
             return replace(steps, add_clamp=clamp_after(steps.add_clamp, op.by.data.clamp))
         case ClampOp():
             return replace(steps, clamp=clamp_after(steps.clamp, op.by.data.clamp))
-        case AddOp(steps=StepsAttr(data=added)) if not (steps.factors or steps.per_position) and _only_adds(added):
-            return replace(steps, factors=added.factors, add_clamp=added.add_clamp)
+        case ElementwiseOp(steps=StepsAttr(data=last)) if not (steps.factors or steps.per_position) and _is_alone(last):
+            return replace(steps, factors=last.factors, multiply=last.multiply, add_clamp=last.add_clamp)
         case _:
             return None
 
 
-def _only_adds(steps: Steps) -> bool:
-    """Whether a `cnn.add` has no steps before the residual."""
-    return steps == Steps(factors=steps.factors, add_clamp=steps.add_clamp)
+def _is_alone(steps: Steps) -> bool:
+    """Whether a `cnn.add` or `cnn.mul` has no steps before the residual."""
+    return steps == Steps(factors=steps.factors, multiply=steps.multiply, add_clamp=steps.add_clamp)
 
 
 @dataclass(frozen=True)
 class CnnFuseEpiloguePass(ModulePass):
-    """Bias, requantisation, clamp, residual add and channel shuffle become the steps of a conv, a pool or an add.
+    """Bias, requantisation, clamp, residual and channel shuffle become the steps of a conv, a pool, an add or a mul.
 
         %1 = cnn.conv %0 weights @c.w window <kernel = [3, 3]> label "c"
         %2 = cnn.bias %1 @c.b label "c.bias"
@@ -67,9 +78,9 @@ class CnnFuseEpiloguePass(ModulePass):
              then <bias = "c.b", scale = "c.q", clamp = [0, 127]> label "c" until "relu"
 
     Why: the array's output units run a whole epilogue as one commit. Every integer keeps its value. So a residual is
-    fused only into the op of the `x` of a `cnn.add`, because the operands do not commute bit for bit. A shuffle decides
-    the place of a result: it is fused last, and never after a residual, whose channels are not shuffled. A conv of
-    several groups and a shuffle of another number of groups stay two ops.
+    fused only into the op of the `x` of a `cnn.add` or `cnn.mul`, because the operands do not commute bit for bit. A
+    shuffle decides the place of a result: it is fused last, and never after a residual, whose channels are not
+    shuffled. A conv of several groups and a shuffle of another number of groups stay two ops.
     """
 
     name = "cnn-fuse-epilogue"
@@ -87,14 +98,14 @@ def _fused(sum_op: SumOp) -> SumOp | None:
     user = sum_op.result.get_user_of_unique_use()
     if user is None or user.parent is not sum_op.parent:
         return None  # another reader needs the value between
-    if isinstance(user, AddOp) and user.x is not sum_op.result:
+    if isinstance(user, ElementwiseOp) and user.x is not sum_op.result:
         return None  # the sum is the residual, which is rounded differently from x
     if isinstance(user, ShuffleOp) and isinstance(sum_op, ConvOp) and not sum_op.may_shuffle(user.groups.value.data):
         return None  # no single loop steps evenly through the channels of both
     steps = add_step(sum_op.steps.data if sum_op.steps else Steps(), user)
     if steps is None:
         return None  # no epilogue does these steps in this order
-    residual = [*sum_op.operands[1:], *([user.residual] if isinstance(user, AddOp) else [])]
+    residual = [*sum_op.operands[1:], *([user.residual] if isinstance(user, ElementwiseOp) else [])]
     return _replace(sum_op, user, steps, [sum_op.operands[0], *residual])
 
 

@@ -13,10 +13,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.dialects.cnn import (
-    AddOp,
     ClampOp,
     ConcatOp,
     ConvOp,
+    ElementwiseOp,
     HostOp,
     PoolOp,
     RequantOp,
@@ -46,8 +46,8 @@ class CnnLegalizePass(ModulePass):
 
         %2 = cnn.pool "max" %1 window <kernel = [1, 1]> then <clamp = [0, 127]> label "relu"
 
-    Why: the value before has other readers, so its own epilogue cannot do the step. Only conv, pool, add, reshape,
-    slice, concat and host remain.
+    Why: the value before has other readers, so its own epilogue cannot do the step. Only conv, pool, add, mul,
+    reshape, slice, concat and host remain.
 
     An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
     without epilogue. These are an operand of two places, a reshape to other rows and columns, a slice, and a value that
@@ -207,7 +207,7 @@ def _is_free(source: SSAValue) -> bool:
 
     A value that user or host share is a tensor of its own.
     """
-    return isinstance(source.owner, ConvOp | PoolOp | AddOp | ConcatOp) and _is_read_in_place(source)
+    return isinstance(source.owner, ConvOp | PoolOp | ElementwiseOp | ConcatOp) and _is_read_in_place(source)
 
 
 def _is_alone(value: SSAValue) -> bool:

@@ -11,10 +11,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from cnncc.dialects.cnn import (
-    AddOp,
     BiasOp,
     ClampOp,
     ConvOp,
+    ElementwiseOp,
     PoolOp,
     RequantOp,
     ShuffleOp,
@@ -33,17 +33,17 @@ from cnncc.window import Window
 
 @dataclass(frozen=True)
 class CnnToNestPass(ModulePass):
-    """Lowers `cnn.conv`, `cnn.pool` and `cnn.add` to `nest.layer`, one each, in the order n k h w c r s.
+    """Lowers `cnn.conv`, `cnn.pool`, `cnn.add` and `cnn.mul` to `nest.layer`, one each, in the order n k h w c r s.
 
         %1 = cnn.conv %0 weights @w window <…> then <…>
         ->
         %1 = nest.layer "mac" %0 weights @w sizes <…> window <…> then <…> {
           nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } } }
 
-    Dimensions of size 1 have no loop. A sum pool becomes "add". `cnn.add` becomes "copy": the layer passes on the first
-    operand, and its epilogue adds the second. Pools and copies work channel by channel: c = 1, as many groups as
-    channels. Psums without an epilogue and single steps are refused: `cnn-fuse-epilogue` and `cnn-legalize` must run
-    first. `cnn.reshape`, `cnn.concat` and `cnn.host` stay.
+    Dimensions of size 1 have no loop. A sum pool becomes "add". `cnn.add` and `cnn.mul` become "copy": the layer passes
+    on the first operand, and its epilogue adds the second, or multiplies by it. Pools and copies work channel by
+    channel: c = 1, as many groups as channels. Psums without an epilogue and single steps are refused:
+    `cnn-fuse-epilogue` and `cnn-legalize` must run first. `cnn.reshape`, `cnn.concat` and `cnn.host` stay.
     """
 
     name = "cnn-to-nest"
@@ -53,7 +53,7 @@ class CnnToNestPass(ModulePass):
         for candidate in ops:
             _check_fused(candidate)
         for candidate in ops:
-            if isinstance(candidate, ConvOp | PoolOp | AddOp):
+            if isinstance(candidate, ConvOp | PoolOp | ElementwiseOp):
                 Rewriter.replace_op(candidate, _layer(candidate))
 
 
@@ -71,7 +71,7 @@ def _check_fused(op: Operation) -> None:
     )
 
 
-def _layer(op: ConvOp | PoolOp | AddOp) -> LayerOp:
+def _layer(op: ConvOp | PoolOp | ElementwiseOp) -> LayerOp:
     if len(shape(op.result.type)) > 4:
         raise Refusal(
             f"cnn-to-nest: '{value_key(op)}' ({op.name}) has {len(shape(op.result.type))} dims, at most 4 fit"
@@ -98,7 +98,7 @@ def _layer(op: ConvOp | PoolOp | AddOp) -> LayerOp:
     )
 
 
-def _kind_and_window(op: ConvOp | PoolOp | AddOp) -> tuple[str, Window]:
+def _kind_and_window(op: ConvOp | PoolOp | ElementwiseOp) -> tuple[str, Window]:
     channels = image_shape(op.x.type)[1]
     match op:
         case ConvOp():
@@ -107,5 +107,5 @@ def _kind_and_window(op: ConvOp | PoolOp | AddOp) -> tuple[str, Window]:
             return "max", replace(op.window.data, group=channels, zero=0)
         case PoolOp():
             return "add", replace(op.window.data, group=channels)
-        case AddOp():
+        case ElementwiseOp():
             return "copy", Window(kernel=(1, 1), group=channels)

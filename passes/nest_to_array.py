@@ -208,7 +208,14 @@ class _Lowering:
             params,
         )
         unit = A.Unit(
-            bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp, steps.slope
+            bool(steps.bias),
+            bool(steps.scale),
+            steps.zero,
+            steps.clamp,
+            steps.factors,
+            steps.multiply,
+            steps.add_clamp,
+            steps.slope,
         )
         # Neighbouring layers have different semaphores: prefetched weights do not count for the current layer.
         full = FULL_IN_TURN[len(self.program) % 2]

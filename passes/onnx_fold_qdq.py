@@ -176,13 +176,14 @@ def _matmul(match: _Match) -> tuple[str, Operands] | None:
     return "QLinearMatMul", [*_three(x), *_three(w), *_two(match.y)]
 
 
-def _add(match: _Match) -> tuple[str, Operands] | None:
+def _of_two(match: _Match) -> tuple[str, Operands] | None:
     a, b = match.activation(0), match.activation(1)
     if a is None or b is None or shape(a.codes.type) != shape(b.codes.type):
         return None
     scalars = [match.scalar(each) for part in (a, b, match.y) for each in _two(part)]
     steps = [each for each in scalars if each is not None]
-    return ("QLinearAdd", [a.codes, *steps[:2], b.codes, *steps[2:]]) if len(steps) == len(scalars) else None
+    name = f"QLinear{match.node.op_type.data}"
+    return (name, [a.codes, *steps[:2], b.codes, *steps[2:]]) if len(steps) == len(scalars) else None
 
 
 def _global_average_pool(match: _Match) -> tuple[str, Operands] | None:
@@ -199,7 +200,8 @@ _RULES: dict[str, Rule] = {
     "Conv": _conv,
     "Gemm": _gemm,
     "MatMul": _matmul,
-    "Add": _add,
+    "Add": _of_two,
+    "Mul": _of_two,
     "GlobalAveragePool": _global_average_pool,
     "LeakyRelu": _leaky_relu,
 }

@@ -217,7 +217,7 @@ def expected(x: np.ndarray, r: np.ndarray) -> dict[str, np.ndarray]:
             if 0 <= y < IH and 0 <= xx < IW:
                 sums[n, k, h, wo] += (x[n, c, y, xx] - ZERO) * int(w["w"][k, c, i, j])
     k = np.arange(K).reshape(1, K, 1, 1)
-    epilogue = Epilogue(w["bias"].astype(np.int64), w["scale"], 2, (LOW, HIGH), w["f"], (-60, 99))
+    epilogue = Epilogue(w["bias"].astype(np.int64), w["scale"], 2, (LOW, HIGH), w["f"], add_clamp=(-60, 99))
     conv = epilogue.apply(sums, k, r)
     pool = conv.reshape(-1, K, 2, 2, 2).max(axis=3)
     sums = conv.reshape(-1, K, 2, 2, 1, 2).sum(axis=(3, 5))

@@ -28,6 +28,7 @@ from qlinear_cases import (
     matrix_cases,
     mean_cases,
     model_of,
+    product_cases,
 )
 
 DATA = Path(__file__).parent / "data"
@@ -70,4 +71,5 @@ if __name__ == "__main__":
     write("add", add_cases())
     write("average", average_cases())
     write("leaky", leaky_cases())
+    write("product", product_cases())
     write("constant", constant_cases())

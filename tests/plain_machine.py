@@ -539,8 +539,13 @@ class PlainMachine:
         if unit.number("residual"):
             a, b, fixed = (f32_of_bits(unit.number(name)) for name in ("factor_a", "factor_b", "fixed"))
             residual = Fraction(self.read_operand(inst, "residual", terms))
-            inner = Fraction(float(f32(residual * b + fixed)))
-            value = round(Fraction(float(f32(Fraction(float(f32(Fraction(value)))) * a + inner))))
+            real = Fraction(float(f32(Fraction(value))))
+            if unit.number("multiply"):
+                product = Fraction(float(f32(real * Fraction(float(f32(residual - b))))))
+                total = Fraction(float(f32(product * a))) + fixed
+            else:
+                total = real * a + Fraction(float(f32(residual * b + fixed)))
+            value = round(Fraction(float(f32(total))))
             value = clamp(value, unit.number("add_lo"), unit.number("add_hi"))
         return value
 

@@ -238,11 +238,16 @@ def average_case(number: int) -> Case:
 
 def add_cases() -> list[Case]:
     """All pairs of codes."""
-    return [add_case(number) for number in range(8)]
+    return [pair_case("QLinearAdd", 4, number) for number in range(8)]
 
 
-def add_case(number: int) -> Case:
-    rng = np.random.default_rng([4, number])
+def product_cases() -> list[Case]:
+    """All pairs of codes."""
+    return [pair_case("QLinearMul", 8, number) for number in range(8)]
+
+
+def pair_case(op: str, seed: int, number: int) -> Case:
+    rng = np.random.default_rng([seed, number])
     kind = "us"[number % 2]
     codes = np.arange(bounds(kind)[0], bounds(kind)[1] + 1).astype(dtype(kind))
     fed = {"a": np.repeat(codes, 256).reshape(256, 1, 16, 16), "b": np.tile(codes, 256).reshape(256, 1, 16, 16)}
@@ -250,9 +255,9 @@ def add_case(number: int) -> Case:
     zeros = ("zero", "some", "some", "least")
     for name in ("az", "bz", "yz"):
         constants[name] = zero_point(rng, kind, zeros[number // 2])
-    return Case(
-        "QLinearAdd", fed, constants, ("a", "as", "az", "b", "bs", "bz", "ys", "yz"), dtype(kind), domain=MICROSOFT
-    )
+    if op == "QLinearMul":
+        constants["ys"] = np.float32(constants["as"] * constants["bs"] * rng.uniform(30, 200))
+    return Case(op, fed, constants, ("a", "as", "az", "b", "bs", "bz", "ys", "yz"), dtype(kind), domain=MICROSOFT)
 
 
 def constant_cases() -> list[Case]:
@@ -368,6 +373,9 @@ def expected(case: Case) -> Array:
             reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
             reals = np.where(reals < 0, reals * np.float32(case.attributes["alpha"]), reals)
             return quantised(case, reals / c["ys"])
+        case "QLinearMul" if "b" in case.fed:
+            a, b = (case.fed[name].astype(np.int64) - int(c[f"{name}z"]) for name in "ab")
+            return quantised(case, (a * b).astype(np.float32) * (c["as"] * c["bs"] / c["ys"]) + np.float32(c["yz"]), 0)
         case "QLinearMul":
             factors = by_channel(case, c["c"].astype(np.int64) - int(c["cz"]))
             products = (case.fed["x"].astype(np.int64) - int(c["xz"])) * factors

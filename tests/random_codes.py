@@ -58,7 +58,7 @@ def _quantised_sum(graph: Codes) -> None:
     x = graph.value()
     y, step = graph.alike(x), graph.step(graph.one([0.05, 0.2, 1.0]))
     inputs = [x, *graph.steps[x], y, *graph.steps[y], *step]
-    graph.code("QLinearAdd", inputs, graph.dims[x], step, domain=MICROSOFT)
+    graph.code(graph.one(["QLinearAdd", "QLinearMul"]), inputs, graph.dims[x], step, domain=MICROSOFT)
 
 
 def _quantised_mean(graph: Codes) -> None:

@@ -285,6 +285,11 @@ def _sum(graph: Graph) -> None:
     graph.add("Add" if len(others) == 1 and graph.yes() else "Sum", [x, *others], graph.dims[x])
 
 
+def _product(graph: Graph) -> None:
+    x = graph.value()
+    graph.add("Mul", [x, graph.alike(x)], graph.dims[x])
+
+
 def _concat(graph: Graph) -> None:
     x = graph.value()
     others = [graph.alike(x, lambda dims: (dims[0], *dims[2:])) for _ in range(graph.number(1, 3))]
@@ -339,13 +344,11 @@ def _matrix(graph: Graph) -> None:
 
 def _on_host(graph: Graph) -> None:
     x = graph.value()
-    match graph.one(["Sigmoid", "Tanh", "Softmax", "LRN", "Mul"]):
+    match graph.one(["Sigmoid", "Tanh", "Softmax", "LRN"]):
         case "Softmax":
             graph.add("Softmax", [x], graph.dims[x], axis=1)
         case "LRN" if len(graph.dims[x]) == 4:
             graph.add("LRN", [x], graph.dims[x], size=3, alpha=0.1)
-        case "Mul":
-            graph.add("Mul", [x, graph.alike(x)], graph.dims[x])
         case "Tanh":
             graph.add("Tanh", [x], graph.dims[x])
         case _:
@@ -357,7 +360,7 @@ ON_IMAGES = (
     _shortcut,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
-ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)
+ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _product, _affine, _flat, _on_host)
 
 
 def add_inputs(graph: Graph, side: int = 13) -> int:

@@ -63,6 +63,8 @@ ENCODINGS = [
     ("unit bias=1 residual=1 zero=-5 clamp_lo=-40 clamp_hi=90 factor_a=0x3f800000 factor_b=0xbf000000 fixed=0x3f000000 "
      "add_lo=-60 add_hi=99",
      "2e800000 fffffffb ffffffd8 0000005a 3f800000 bf000000 3f000000 ffffffc4 00000063 00000000"),
+    ("unit residual=1 multiply=1 factor_a=0x38a5493b factor_b=0x40400000 fixed=0x40000000 add_lo=-7 add_hi=7",
+     "2ca00000 00000000 00000000 00000000 38a5493b 40400000 40000000 fffffff9 00000007 00000000"),
     ("unit scale=1 leaky=1 slope=0x3dcccccd", "2d400000" + " 00000000" * 8 + " 3dcccccd"),
     ("commit source=glb row0=1 rows=4 col0=2 cols=8 take=9 take_when=always give=1 give_when=0 set_rows=2 "
      "set_cols=4 desc=5 operand=6 residual=7 params=8 offset=16 channel=3 y=2 x=-1 param=-4 "

@@ -111,6 +111,11 @@ FOLDS: dict[str, tuple[list[Any], tuple[int, ...], list[str]]] = {
         IMAGE,
         ["QLinearAdd"],
     ),
+    "mul": (
+        [*X, dequantise("q", "one", "zy", "e"), node("Mul", ["a", "e"], ["c"]), *quantise_y("c")],
+        IMAGE,
+        ["QLinearMul"],
+    ),
     "add, vectors of one scale": (
         [
             *X,

@@ -32,6 +32,7 @@ from qlinear_cases import (
     mean_cases,
     model_of,
     pairwise,
+    product_cases,
 )
 
 from cnncc.arch.model import PRESETS, load_arch
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.usefixtures("short_searches")
 DATA = Path(__file__).parent / "data"
 OPERATORS = {
     "conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "average": average_cases, "add": add_cases,
-    "leaky": leaky_cases, "constant": constant_cases,
+    "leaky": leaky_cases, "constant": constant_cases, "product": product_cases,
 }  # fmt: skip
 # Averages whose f32 sums onnxruntime may round to several codes: most have an even count, and scales alike.
 AVERAGES_ON_HOST = (0, 1, 14, 16, 17, 24, 25, 41, 48, 49, 56, 57, 60, 64, 65, 73, 81, 88, 104, 112, 113, 118)
@@ -211,6 +212,11 @@ def test_qlinear_add_all_pairs_of_codes(number: int) -> None:
     check("add", range(number, number + 1), batch=1)
 
 
+@pytest.mark.parametrize("number", range(8))
+def test_qlinear_mul_all_pairs_of_codes(number: int) -> None:
+    check("product", range(number, number + 1), batch=1)
+
+
 @pytest.mark.parametrize("numbers", chunks("leaky"), ids=str)
 def test_qlinear_leaky_relu(numbers: range) -> None:
     check("leaky", numbers)
@@ -232,13 +238,13 @@ def test_qlinear_mul_and_add_stay_on_the_host_where_integers_do_not_give_their_c
         "halves": Case("QLinearMul", {"x": x}, {"c": np.uint8(3), **steps}, inputs, np.uint8, domain=MICROSOFT),
         "varied": Case("QLinearMul", {"x": x}, varied, inputs, np.uint8, domain=MICROSOFT),
         "varied sum": Case("QLinearAdd", {"x": x}, varied, inputs, np.uint8, domain=MICROSOFT),
-        "computed": Case("QLinearMul", {"x": x, "c": x}, steps, inputs, np.uint8, domain=MICROSOFT),
+        "shapes": Case("QLinearMul", {"x": x, "c": x[:, :, :1]}, steps, inputs, np.uint8, domain=MICROSOFT),
     }
     assert reasons_of(cases) == {
         "halves": "no integer weights and biases give its result for each code",
         "varied": "input 3 differs inside a channel",
         "varied sum": "input 3 differs inside a channel",
-        "computed": "the array multiplies by constants alone",
+        "shapes": "the shapes (1, 2, 16, 8) and (1, 2, 1, 8) differ",
     }
 
 
@@ -310,3 +316,8 @@ def test_qlinear_add_in_words_of_bytes(number: int, bytes_array: str) -> None:
         assert "unsigned codes kept in 8 bits would be rounded otherwise: use wider operands" in str(refusal)
     else:
         assert number not in REFUSED_IN_BYTES
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_qlinear_mul_in_words_of_bytes(number: int, bytes_array: str) -> None:
+    check("product", [number], bytes_array, batch=1)

@@ -357,7 +357,7 @@ def test_quant_lowering_contiguous_host_nodes_are_one_segment() -> None:
         conv("c"),
         node("Sigmoid", ["c"], ["s"], name="s"),
         node("Relu", ["s"], ["r"], name="r"),  # free on the array, but that would cost two conversions
-        node("Mul", ["r", "c"], ["m"], name="m"),
+        node("Max", ["r", "c"], ["m"], name="m"),
         node("Conv", ["m", "v"], ["d"], name="/d/Conv"),
         node("Softmax", ["d"], ["y"], name="soft", axis=1),
         node("Tanh", ["x"], ["z"], name="tanh"),
@@ -366,7 +366,7 @@ def test_quant_lowering_contiguous_host_nodes_are_one_segment() -> None:
     first, second = hosts(module)
     assert first.reason.data == (
         "Sigmoid node 's': the array has no such operator; Relu node 'r': it stands between host nodes; "
-        "Mul node 'm': the array has no such operator; Tanh node 'tanh': the array has no such operator"
+        "Max node 'm': the array has no such operator; Tanh node 'tanh': the array has no such operator"
     )
     assert [quant.data.scale > 0 for quant in first.output_quants] == [True, False]
     assert second.label == StringAttr("soft")
@@ -382,12 +382,12 @@ def test_quant_lowering_a_reshape_is_in_the_segment_that_reads_it() -> None:
         node("Tanh", ["c"], ["t"], name="t"),
         node("Conv", ["t", "v"], ["d"], name="/d/Conv"),
         node("Reshape", ["d", "flat"], ["e"], name="e"),
-        node("Mul", ["r", "e"], ["y"], name="m"),
+        node("Max", ["r", "e"], ["y"], name="m"),
     ]
     module, want, got = lowered(nodes, X, ["y"], {**W, "v": normal(5, 5, 1, 1), "flat": np.array([0, 5, -1])})
     first, second = hosts(module)
     assert first.reason.data == "Tanh node 't': the array has no such operator"
-    assert second.reason.data == "Mul node 'm': the array has no such operator"
+    assert second.reason.data == "Max node 'm': the array has no such operator"
     assert (len(first.outputs), len(second.inputs)) == (1, 2)
     assert decibels(want["y"], got["y"]) > 60
 

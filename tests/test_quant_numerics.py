@@ -87,6 +87,23 @@ def test_quant_numerics_residual_add_is_its_formula(v: int, r: int, a: float, b:
     assert got[0] == min(max(want, -32768), 32767)
 
 
+@given(
+    st.integers(-32768, 32767),
+    st.integers(-32768, 32767),
+    st.floats(2.0**-30, 8.0, width=32),
+    st.integers(-128, 255),
+    st.integers(-128, 255),
+)
+@example(3, 1, 0.5, 0, 1)  # 1.5 + 1: the tie goes to 2, and is one only with the addend
+@example(4097, 4099, 2.0**-24, 0, 0)  # a product of 25 bits, which f32 rounds
+def test_quant_numerics_residual_multiply_is_its_formula(v: int, r: int, a: float, b: int, fixed: int) -> None:
+    product = round_to_f32(Fraction(v * (r - b)))
+    scaled = round_to_f32(Fraction(product) * Fraction(a))
+    want = round(Fraction(round_to_f32(Fraction(scaled) + fixed)))
+    epilogue = Epilogue(factors=np.float32([a, b, fixed]), multiply=True, add_clamp=(-32768, 32767))
+    assert epilogue.apply(np.array([v]), slice(None), np.array([r]))[0] == min(max(want, -32768), 32767)
+
+
 def test_quant_numerics_nan_and_infinity_saturate() -> None:
     assert saturate(np.array([np.nan, np.inf, -np.inf, 0.0]), -5, 9).tolist() == [-5, 9, -5, 0]
     assert quantise(np.float32([np.inf, -np.inf, 2.5, 3.5]), 1.0, 0, -7, 7).tolist() == [7, -7, 2, 4]

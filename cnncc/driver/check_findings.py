@@ -18,7 +18,18 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.array import TensorOp
-from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp, SliceOp
+from cnncc.dialects.cnn import (
+    BiasOp,
+    ClampOp,
+    ConvOp,
+    ElementwiseOp,
+    HostOp,
+    PoolOp,
+    QuantAttr,
+    RequantOp,
+    ReshapeOp,
+    SliceOp,
+)
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
@@ -149,7 +160,7 @@ def _source(value: SSAValue, module: ModuleOp) -> tuple[SSAValue, int | None]:
             return _source(op.x, module)
         case RequantOp() as op if not op.by.data.zero:
             return value, _top(op.by.data.clamp)
-        case AddOp() as op:
+        case ElementwiseOp() as op:
             return value, _top(op.steps.data.add_clamp)
         case HostOp() as op if isinstance(value, OpResult):
             return value, _top(op.output_quants.data[value.index].data.clamp)
@@ -174,7 +185,7 @@ def macs_on_array(module: ModuleOp) -> list[Finding]:
     """How many operations the array does, and how many of the MACs, of a freshly lowered `cnn` module."""
     macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp))
     total = _width(module, "cnn.macs_total")
-    layers = sum(isinstance(op, ConvOp | PoolOp | AddOp) for op in module.walk())
+    layers = sum(isinstance(op, ConvOp | PoolOp | ElementwiseOp) for op in module.walk())
     share = 100.0 * macs / total if total else 100.0
     what = f"{macs:,} of {total:,} MACs are on the array, in {plural(layers, 'operation')}"
     return [Finding(what, "note", "network", "% of MACs", share)]

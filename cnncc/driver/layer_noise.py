@@ -33,6 +33,7 @@ from cnncc.passes._onnx.layers import (
     ConcatLayer,
     ConvLayer,
     LeakyLayer,
+    MulLayer,
     PoolLayer,
     ShuffleLayer,
     SliceLayer,
@@ -194,7 +195,7 @@ class _Layers:
 
 
 def _read(node: NodeOp, layer: AnyLayer) -> Sequence[SSAValue]:
-    return node.operands if isinstance(layer, AddLayer) else sources(node, layer)
+    return node.operands if isinstance(layer, AddLayer | MulLayer) else sources(node, layer)
 
 
 def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubles, Doubles] | None) -> Doubles:
@@ -211,6 +212,8 @@ def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubl
             return pool_values(x, layer.window, "sum") / np.outer(layer.rows, layer.cols)
         case AddLayer():
             return x + operands[1]
+        case MulLayer():
+            return x * operands[1]
         case ClampLayer():
             return np.clip(x, layer.lo, layer.hi)
         case LeakyLayer():

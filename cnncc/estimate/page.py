@@ -37,7 +37,7 @@ WIDTH, HEIGHT = 640, 320  # of the roofline
 AROUND = 3  # powers of 2 that it shows at least: beside the ridge, and below the peak
 
 
-class Piece(NamedTuple):
+class BarPart(NamedTuple):
     """A piece of a bar. share: of the longest bar, in percent."""
 
     name: str
@@ -50,7 +50,7 @@ class Bar(NamedTuple):
 
     label: str
     number: int
-    parts: list[Piece]
+    parts: list[BarPart]
     total: str
 
 
@@ -159,7 +159,7 @@ def _chart(title: str, about: str, layers: Mapping[str, Any], parts_of: Callable
     for number, (label, each) in enumerate(values.items()):
         if total := sum(each.values()):
             parts = [
-                Piece(name, 100 * value / longest, f"{label}: {name} {amount(value)} ({percent(value / total)})")
+                BarPart(name, 100 * value / longest, f"{label}: {name} {amount(value)} ({percent(value / total)})")
                 for name, value in each.items()
                 if value
             ]

@@ -447,7 +447,7 @@ class ArrayState:
             pairs = np.ascontiguousarray(raw).view("<i4")
             bias = pairs[..., 0].astype(np.int64) if unit.bias else None
             scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
-        return Epilogue(bias, scale, unit.zero, unit.clamp, factors, unit.add_clamp, unit.slope)
+        return Epilogue(bias, scale, unit.zero, unit.clamp, factors, unit.multiply, unit.add_clamp, unit.slope)
 
 
 def _semaphore(number: int) -> int:

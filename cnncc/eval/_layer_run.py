@@ -245,8 +245,8 @@ class LayerRun:
         held = {name: body.buffers[name].read(*at) for name in ("bias", "scale") if name in body.buffers}
         steps = self.layer.steps.data
         epilogue = Epilogue(
-            held.get("bias"), held.get("scale"), steps.zero, steps.clamp, self.factors, steps.add_clamp,
-            steps.slope,
+            held.get("bias"), held.get("scale"), steps.zero, steps.clamp, self.factors, steps.multiply,
+            steps.add_clamp, steps.slope,
         )  # fmt: skip
         sums = self.checked(self.sums[index])
         if epilogue.bias is not None:

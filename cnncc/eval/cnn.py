@@ -18,11 +18,11 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from cnncc.dialects.cnn import (
-    AddOp,
     BiasOp,
     ClampOp,
     ConcatOp,
     ConvOp,
+    ElementwiseOp,
     HostOp,
     PoolOp,
     Quant,
@@ -141,6 +141,7 @@ class _Run:
             # Without a clamp, a psum of more than 32 bits must keep its range.
             clamp=steps.clamp if steps.clamp != Steps().clamp else self.psum_range,
             factors=self.symbol(steps.factors, op) if steps.factors else None,
+            multiply=steps.multiply,
             add_clamp=steps.add_clamp,
             slope=steps.slope,
         )
@@ -170,7 +171,7 @@ class _Run:
             case PoolOp():
                 sums = pool_values(self.values[op.x], op.window.data, op.kind.data)
                 return [self.finish(sums, op.steps.data if op.steps else Steps(), op, op.residual)]
-            case AddOp():
+            case ElementwiseOp():
                 return [self.finish(self.values[op.x], op.steps.data, op, op.residual)]
             case BiasOp():
                 return [self.finish(self.values[op.x], Steps(bias=_name(op.bias)), op, None)]

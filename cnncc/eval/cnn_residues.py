@@ -19,9 +19,9 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from cnncc.dialects.cnn import (
-    AddOp,
     ConcatOp,
     ConvOp,
+    ElementwiseOp,
     HostOp,
     PoolOp,
     ReshapeOp,
@@ -184,7 +184,7 @@ class _Run:
                     sums = reduced(sums) * _along_draws(self.draws.maximum(), sums.ndim) + MAXIMUM_START
                 steps = op.steps.data if op.steps else Steps()
                 result = self.finish(sums, x.degree + is_max, steps, op, op.residual)
-            case AddOp():
+            case ElementwiseOp():
                 x = self.operand(op.x, op)
                 result = self.finish(x.residues.astype(np.float64), x.degree, op.steps.data, op, op.residual)
             case ConcatOp():
@@ -232,8 +232,11 @@ class _Run:
             other = self.operand(residual, op)
             reals = zip(("factor_a", "factor_b", "fixed"), self.array(steps.factors, op), strict=True)
             a, b, fixed = (_along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
-            v = self.clamped(v * a + other.residues * b + fixed, "add_clamp", steps.add_clamp)
-            degree = max(degree, other.degree) + 2
+            if steps.multiply:
+                v, degree = reduced(v * reduced(other.residues - b)) * a, degree + max(other.degree, 1)
+            else:
+                v, degree = v * a + other.residues * b, max(degree, other.degree)
+            v, degree = self.clamped(v + fixed, "add_clamp", steps.add_clamp), degree + 2
         # Residues 0 … PRIME - 1 fit: the prime is below 2^15.
         results = v.astype(np.int16)
         if steps.shuffle != 1:

@@ -298,14 +298,15 @@ _ROUTE = """
 _UNIT = """
     bias        0 25 25 uint   1: add the channel's bias (COMMIT-2)
     scale       0 24 24 uint   1: multiply by the channel's scale and round (COMMIT-2)
-    residual    0 23 23 uint   1: add a residual (COMMIT-2)
+    residual    0 23 23 uint   1: add a residual, or multiply by it (COMMIT-2)
+    multiply    0 21 21 uint   1: multiply by the residual (COMMIT-2)
     leaky       0 22 22 uint   1: multiply negative products by the slope (COMMIT-2)
     zero        1 31  0 int    added after the multiplication
     clamp_lo    2 31  0 int    least result before the residual
     clamp_hi    3 31  0 int    greatest result before the residual
-    factor_a    4 31  0 hex    f32: factor of the result so far
-    factor_b    5 31  0 hex    f32: factor of the residual
-    fixed       6 31  0 hex    f32: added with the residual
+    factor_a    4 31  0 hex    f32: factor of the result so far, or of the product
+    factor_b    5 31  0 hex    f32: factor of the residual that is added; zero point of one that is multiplied
+    fixed       6 31  0 hex    f32: added with the residual, or to the product
     add_lo      7 31  0 int    least result after the residual
     add_hi      8 31  0 int    greatest result after the residual
     slope       9 31  0 hex    f32: factor of negative products

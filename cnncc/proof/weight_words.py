@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cnncc.dialects.cnn import AddOp, ConvOp, PoolOp, Steps
+from cnncc.dialects.cnn import ConvOp, ElementwiseOp, PoolOp, Steps
 from cnncc.dialects.weights import arrays_of
 from cnncc.draws import Draws, Residues
 from cnncc.errors import Refusal
@@ -82,10 +82,10 @@ class WeightWords:
             )
         return _params(layer.steps.data if layer.steps else Steps(), words)
 
-    def _layer(self, label: str) -> ConvOp | PoolOp | AddOp | None:
+    def _layer(self, label: str) -> ConvOp | PoolOp | ElementwiseOp | None:
         """The layer whose label it is."""
         for op in self.claim.module.walk():
-            if isinstance(op, ConvOp | PoolOp | AddOp) and op.label and op.label.data == label:
+            if isinstance(op, ConvOp | PoolOp | ElementwiseOp) and op.label and op.label.data == label:
                 return op
         return None
 

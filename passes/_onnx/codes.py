@@ -85,6 +85,12 @@ def _multipliers_near(x_scale: float, y_scale: float, count: int = 1) -> list[np
     return [ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))]
 
 
+def product_factor(a: float, b: float, y: float) -> np.float32:
+    """From products of integers at scales a and b to integers at scale y, each step rounded to f32."""
+    with np.errstate(all="ignore"):  # scales that lie too far apart are refused: see `are_normal`
+        return np.float32(a) * np.float32(b) / np.float32(y)
+
+
 def are_normal(numbers: npt.NDArray[np.float32] | np.float32) -> bool:
     """Whether all numbers are normal positive f32, as multipliers of the array are."""
     return bool((np.isfinite(numbers) & (numbers >= np.finfo(np.float32).tiny)).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
@@ -9,12 +10,13 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
+from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, MulOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal, refusals_of
 from cnncc.numerics import Floats, integer_range
 from cnncc.passes._onnx.builder import CnnBuilder, checked, image_dims
 from cnncc.passes._onnx.calibration import Scale
+from cnncc.passes._onnx.codes import product_factor
 from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PoolLayer, ShuffleLayer, SliceLayer
 from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
 from cnncc.window import Window
@@ -51,6 +53,29 @@ def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     factors = np.append(checked(np.array(ratios, np.float32), label), np.float32(y.zero - moved))
     steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
     return builder.emit(AddOp, sources, builder.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
+
+
+def lower_mul(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
+    """The product of two activations, rescaled to the result's scale."""
+    a, b, y = (builder.scales[value] for value in (*node.operands, node.results[0]))
+    operands, factor = zip(node.operands, (a, b), strict=True), product_factor(a.scale, b.scale, y.scale)
+    return multiplied(builder, node, operands, factor, y, label)
+
+
+def multiplied(
+    builder: CnnBuilder, node: NodeOp, operands: Iterable[tuple[SSAValue, Scale]], factor: np.float32, y: Scale,
+    label: str,
+) -> SSAValue:  # fmt: skip
+    """The products of two values less their zero points, times `factor`, at scale y."""
+    # The `x` of a cnn.mul has no zero point. It alone may be fused with the op that computes it, as that of a cnn.add.
+    (x, x_scale), (residual, scale) = sorted(
+        operands, key=lambda operand: (operand[1].zero == 0, _readiness(builder, operand[0])), reverse=True
+    )
+    image, other = builder.images([x, residual], shape(node.results[0].type), label)
+    factors = np.append(checked(np.array([factor]), label), np.array([scale.zero, y.zero], np.float32))
+    steps = Steps(factors=builder.symbol(f"{label}.q", factors), multiply=True, add_clamp=y.clamp)
+    sources = [_less_zero(builder, image, x_scale, label), other]
+    return builder.emit(MulOp, sources, builder.operand, shape(image.type), label, {"steps": StepsAttr(steps)})
 
 
 def _readiness(builder: CnnBuilder, value: SSAValue) -> int:

@@ -68,6 +68,11 @@ class AddLayer:
 
 
 @dataclass(frozen=True)
+class MulLayer:
+    """The product of two activations, element by element."""
+
+
+@dataclass(frozen=True)
 class ClampLayer:
     """Relu or Clip to the reals lo..hi."""
 
@@ -108,7 +113,16 @@ class ShuffleLayer:
 
 
 Layer = (
-    ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | SliceLayer | ShuffleLayer
+    ConvLayer
+    | PoolLayer
+    | AddLayer
+    | MulLayer
+    | ClampLayer
+    | LeakyLayer
+    | ReshapeLayer
+    | ConcatLayer
+    | SliceLayer
+    | ShuffleLayer
 )
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 # Why a node stays that a pass takes away otherwise.
@@ -300,14 +314,25 @@ def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
     return PoolLayer("sum", Window(kernel), kernel[:1], kernel[1:])
 
 
-def _add(node: NodeOp, store: WeightStore) -> Layer:
+def _require_two(node: NodeOp) -> None:
     """Two computed inputs of one shape."""
     require(len(node.operands) == 2, f"it has {len(node.operands)} inputs, not 2")
     _require_tensor(node.operands[1], "input 1")
     require(not isinstance(node.operands[1].owner, ConstantOp), "input 1 is constant")
     shapes = [shape(value.type) for value in (*node.operands, node.results[0])]
     require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+
+
+def _add(node: NodeOp, store: WeightStore) -> Layer:
+    """Two computed inputs of one shape."""
+    _require_two(node)
     return AddLayer()
+
+
+def _mul(node: NodeOp, store: WeightStore) -> Layer:
+    """Two computed inputs of one shape."""
+    _require_two(node)
+    return MulLayer()
 
 
 def _relu(node: NodeOp, store: WeightStore) -> Layer:
@@ -426,6 +451,7 @@ READERS: dict[str, Reader[Layer]] = {
     "ReduceMean": _reduce_mean,
     "Add": _add,
     "Sum": _add,
+    "Mul": _mul,
     "Relu": _relu,
     "Clip": _clip,
     "LeakyRelu": _leaky_relu,

@@ -35,6 +35,7 @@ from cnncc.passes._onnx.layer_lowering import (
     lower_concat,
     lower_conv,
     lower_mean,
+    lower_mul,
     lower_shuffle,
     lower_slice,
 )
@@ -44,14 +45,22 @@ from cnncc.passes._onnx.layers import (
     ConcatLayer,
     ConvLayer,
     LeakyLayer,
+    MulLayer,
     PoolLayer,
     ReshapeLayer,
     ShuffleLayer,
     SliceLayer,
 )
 from cnncc.passes._onnx.placement import HostSegment, segments, stages
-from cnncc.passes._onnx.quantised_layers import AnyLayer, DequantizeLayer, QuantizeLayer, SumLayer, SumOfTwoLayer
-from cnncc.passes._onnx.quantised_lowering import lower_quantize, lower_sum, lower_sum_of_two
+from cnncc.passes._onnx.quantised_layers import (
+    AnyLayer,
+    DequantizeLayer,
+    ProductLayer,
+    QuantizeLayer,
+    SumLayer,
+    SumOfTwoLayer,
+)
+from cnncc.passes._onnx.quantised_lowering import lower_product, lower_quantize, lower_sum, lower_sum_of_two
 from cnncc.weights import WeightStore
 
 
@@ -120,10 +129,14 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return lower_mean(builder, node, layer, label)
         case AddLayer():
             return lower_add(builder, node, label)
+        case MulLayer():
+            return lower_mul(builder, node, label)
         case SumLayer():
             return lower_sum(builder, node, layer, label)
         case SumOfTwoLayer():
             return lower_sum_of_two(builder, node, layer, label)
+        case ProductLayer():
+            return lower_product(builder, node, layer, label)
         case QuantizeLayer():
             return lower_quantize(builder, node, layer, label)
         case DequantizeLayer() | LeakyLayer():  # the same integers: reals of codes; or part of the sum before

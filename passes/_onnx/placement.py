@@ -31,14 +31,7 @@ from cnncc.passes._onnx.layers import (
     StaysOnHost,
     is_tensor_of,
 )
-from cnncc.passes._onnx.quantised_layers import (
-    AnyLayer,
-    DequantizeLayer,
-    QuantizeLayer,
-    SumLayer,
-    SumOfTwoLayer,
-    read_any_layer,
-)
+from cnncc.passes._onnx.quantised_layers import AnyLayer, DequantizeLayer, QuantisedLayer, QuantizeLayer, read_any_layer
 from cnncc.passes._onnx.scale_groups import ScaleGroups, moves_integers, scale_keepers, sources
 from cnncc.weights import WeightStore
 
@@ -127,9 +120,8 @@ class Placement:
     @property
     def is_exact(self) -> bool:
         """Whether all integers on the array are the model's own, so that results are onnxruntime's bit for bit."""
-        own = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
-        layers = self.layers.values()
-        return all(isinstance(layer, own) or moves_integers(layer) for layer in layers) and not self.needs_ranges
+        exact = (isinstance(layer, QuantisedLayer) or moves_integers(layer) for layer in self.layers.values())
+        return all(exact) and not self.needs_ranges
 
     @property
     def needs_ranges(self) -> bool:

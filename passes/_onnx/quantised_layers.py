@@ -27,6 +27,7 @@ from cnncc.passes._onnx.codes import (
     are_normal,
     averaging,
     codes_of,
+    product_factor,
     products_by_codes,
     require_normal,
     rescaling,
@@ -100,7 +101,16 @@ class SumOfTwoLayer:
         return np.array([ra, rb, np.float32(self.y.zero) - moved], np.float32)
 
 
-QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
+@dataclass(frozen=True)
+class ProductLayer:
+    """sat(rne((a - a.zero) * (b - b.zero) * (a.scale * b.scale / y.scale) + y.zero))."""
+
+    a: Codes
+    b: Codes
+    y: Codes
+
+
+QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer | ProductLayer
 AnyLayer = Layer | QuantisedLayer
 
 
@@ -274,15 +284,23 @@ def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
             (constants - layer.b.zero).astype(np.float32) * factors[1],
         )
         return _by_codes(layer.a, layer.y, slopes, offsets, wanted)
-    shapes = [shape(value.type) for value in (node.operands[0], node.operands[3], node.results[0])]
-    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    _require_one_shape(node)
     return layer
 
 
+def _require_one_shape(node: NodeOp) -> None:
+    """Whether both operands of QLinearAdd or QLinearMul have the shape of the result."""
+    shapes = [shape(value.type) for value in (node.operands[0], node.operands[3], node.results[0])]
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+
+
 def _mul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    """An input and a constant for each channel, int8 or uint8. Scales are scalars."""
+    """Two inputs of one shape, or one and a constant for each channel, int8 or uint8. Scales are scalars."""
     a, b, y = _binary_codes(node, store)
-    require(isinstance(node.operands[3].owner, ConstantOp), "the array multiplies by constants alone")
+    if not isinstance(node.operands[3].owner, ConstantOp):
+        _require_one_shape(node)
+        require_normal(np.array([product_factor(a.scale, b.scale, y.scale)]))
+        return ProductLayer(a, b, y)
     factors = _by_channel(node, store) - b.zero
     a_scale, b_scale = (np.array([codes.scale], np.float32) for codes in (a, b))
     scale = _multipliers(a_scale, b_scale, y.scale, channels=1)

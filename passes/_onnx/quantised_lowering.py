@@ -15,11 +15,12 @@ from xdsl.ir import SSAValue
 from cnncc.dialects.cnn import AddOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Refusal
-from cnncc.numerics import Floats, Ints, integer_range, residual_add
+from cnncc.numerics import Floats, Ints, integer_range, residual_add, residual_multiply
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale, scale_of
-from cnncc.passes._onnx.codes import BYTE_BITS, rescaling
-from cnncc.passes._onnx.quantised_layers import QuantizeLayer, SumLayer, SumOfTwoLayer
+from cnncc.passes._onnx.codes import BYTE_BITS, product_factor, rescaling
+from cnncc.passes._onnx.layer_lowering import multiplied
+from cnncc.passes._onnx.quantised_layers import ProductLayer, QuantizeLayer, SumLayer, SumOfTwoLayer
 from cnncc.window import Window
 
 
@@ -95,6 +96,30 @@ def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, la
     steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
     dims = shape(sources[0].type)
     return builder.emit(AddOp, sources, builder.operand, dims, label, {"steps": StepsAttr(steps)})
+
+
+def lower_product(builder: CnnBuilder, node: NodeOp, layer: ProductLayer, label: str) -> SSAValue:
+    """A product in the model's own integers. Raises Refusal if words would be rounded differently from codes."""
+    a, b, y = (scale_of(codes, builder.operand_bits) for codes in (layer.a, layer.b, layer.y))
+    factor = product_factor(a.scale, b.scale, y.scale)
+    if y.zero != layer.y.zero:
+        factor = _moved(layer, factor, y, label)
+    return multiplied(builder, node, [(node.operands[0], a), (node.operands[3], b)], factor, y, label)
+
+
+def _moved(layer: ProductLayer, factor: np.float32, y: Scale, label: str) -> np.float32:
+    """A factor with which products of words are those of codes, for all pairs. Raises Refusal if f32 has none.
+
+    Products are the same, but the zero point of words is another, and is added before they are rounded.
+    """
+    products = np.unique(np.multiply.outer(layer.a.every - layer.a.zero, layer.b.every - layer.b.zero))
+    one = np.ones(1, np.int64)
+    wanted = residual_multiply(products, one, np.array([factor, 0, layer.y.zero], np.float32), *layer.y.range)
+    for candidate in (factor, np.nextafter(factor, np.float32(np.inf)), np.nextafter(factor, np.float32(-np.inf))):
+        got = residual_multiply(products, one, np.array([candidate, 0, y.zero], np.float32), *y.clamp)
+        if (got - y.zero == wanted - layer.y.zero).all():
+            return candidate
+    raise Refusal(f"'{label}': unsigned codes kept in {BYTE_BITS} bits would be rounded otherwise: use wider operands")
 
 
 def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats | None:

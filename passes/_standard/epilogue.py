@@ -41,8 +41,12 @@ def finish(emit: Emitter, acc: SSAValue, steps: Steps, given: Parameters) -> SSA
     if given.residual is None:
         return value
     a, b, fixed = given.factors
-    inner = emit.add(math.FmaOp(emit.add(arith.SIToFPOp(given.residual, f32)), b, fixed))
-    total = emit.add(math.FmaOp(emit.add(arith.SIToFPOp(value, f32)), a, inner))
+    real, residual = (emit.add(arith.SIToFPOp(each, f32)) for each in (value, given.residual))
+    if steps.multiply:
+        product = emit.add(arith.MulfOp(real, emit.add(arith.SubfOp(residual, b))))
+        total = emit.add(arith.AddfOp(emit.add(arith.MulfOp(product, a)), fixed))
+    else:
+        total = emit.add(math.FmaOp(real, a, emit.add(math.FmaOp(residual, b, fixed))))
     return _saturated(emit, total, 0, steps.add_clamp, psum)
 
 

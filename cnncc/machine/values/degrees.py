@@ -84,7 +84,9 @@ class Degrees(Arithmetic):
         degree = degree + clamps("clamp", epilogue.clamp)  # its factor
         if epilogue.factors is not None:
             assert residual is not None
-            degree = np.maximum(degree, residual) + 2  # its own factor, and that of the second clamp
+            # Of a product, one operand is the residual less a number that is drawn. Either way there are two factors
+            # more: the first number of `factors`, and that of the second clamp.
+            degree = (degree + np.maximum(residual, 1) if epilogue.multiply else np.maximum(degree, residual)) + 2
         self.greatest = max(self.greatest, int(degree.max()))
         return _checked(degree)
 

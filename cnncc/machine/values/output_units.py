@@ -33,6 +33,7 @@ class OutputUnit:
             zero=inst.number("zero"),
             clamp=(inst.number("clamp_lo"), inst.number("clamp_hi")),
             factors=factors.view(np.float32) if inst.number("residual") else None,
+            multiply=bool(inst.number("multiply")),
             add_clamp=(inst.number("add_lo"), inst.number("add_hi")),
             slope=float(np.uint32(inst.number("slope")).view(np.float32)) if inst.number("leaky") else 1.0,
         )

@@ -6,7 +6,7 @@ Every operation has an image that is a polynomial of what was drawn:
 |---|---|
 | sum, product | the same, modulo the prime |
 | maximum of x_1 … x_n | MAXIMUM_START + Σ factor * x_i |
-| scale, slope, factors of a residual add | products with the residues that stand for them; nothing is rounded |
+| scale, slope, factors of a residual | products with the residues that stand for them; nothing is rounded |
 | clamp to lo … hi | factor * v + addend, both drawn for this pair of bounds; 1 and 0 for all of 32 bits |
 | words of a partial sum s | c_i * s, with Σ c_i * 2^(i * operand_bits) = 1 |
 
@@ -113,7 +113,8 @@ class Residues(Arithmetic):
         a, b, fixed = (
             _by_image(draws.real(name, real), v.ndim) for name, real in zip(names, epilogue.factors, strict=True)
         )
-        return self._clamped(a * v + b * residual + fixed, "add_clamp", epilogue.add_clamp)
+        combined = _integers(v * _integers(residual - b)) * a if epilogue.multiply else a * v + b * residual
+        return self._clamped(combined + fixed, "add_clamp", epilogue.add_clamp)
 
     def _clamped(self, v: Ints, stage: str, bounds: tuple[int, int]) -> Ints:
         factor, addend = (_by_image(each, v.ndim) for each in self.draws.clamp(stage, bounds))

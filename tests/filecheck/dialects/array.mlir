@@ -14,6 +14,8 @@ builtin.module {
     array.view "/x", tensor x
     // CHECK: array.unit bias, scale, zero -2, clamp [-40, 90], factors f
     array.unit bias, scale, zero -2, clamp [-40, 90], factors f
+    // CHECK: array.unit factors f, multiply
+    array.unit factors f, multiply
     // CHECK-NEXT: array.signal semaphore 1, count 2
     array.signal semaphore 1, count 2
     // Fields at their default are left out, also when they were written.

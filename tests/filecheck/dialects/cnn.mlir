@@ -20,6 +20,8 @@ func.func @main(%x: tensor<2x2x7x5xi16> {onnx.name = "x", cnn.quant = #cnn.quant
   %4 = cnn.pool "max" %3 window <kernel = [2, 3], pad = [1, 1, 0, 1], fill = -32768> label "p" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
   // CHECK: cnn.add %{{.*}} residual %{{.*}} : tensor<2x6x4x5xi16> then <factors = "a.q", add_clamp = [-99, 99]> label "a"
   %5 = cnn.add %4 residual %3 : tensor<2x6x4x5xi16> then <factors = "a.q", add_clamp = [-99, 99]> label "a" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
+  // CHECK: cnn.mul %{{.*}} residual %{{.*}} : tensor<2x6x4x5xi16> then <factors = "a.q", multiply = true, add_clamp = [-99, 99]> label "m"
+  %m = cnn.mul %4 residual %3 : tensor<2x6x4x5xi16> then <factors = "a.q", multiply = true, add_clamp = [-99, 99]> label "m" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
   // CHECK: cnn.conv %x residual %{{.*}} : tensor<2x6x4x5xi16> weights @c.w window {{.*}} then <bias = "c.b", scale = "c.q", clamp = [0, 127], factors = "a.q", add_clamp = [-99, 99]> label "d" until "e"
   %6 = cnn.conv %x residual %5 : tensor<2x6x4x5xi16> weights @c.w window <kernel = [3, 2], stride = [2, 1], pad = [1, 0, 2, 1], group = 2> then <bias = "c.b", scale = "c.q", clamp = [0, 127], factors = "a.q", add_clamp = [-99, 99]> label "d" until "e" : tensor<2x2x7x5xi16> -> tensor<2x6x4x5xi16>
   // CHECK: cnn.reshape %{{.*}} label "f"

@@ -42,9 +42,33 @@ func.func @main(%x: tensor<1x2x7x5xi16>) {
 
 // -----
 
-// CHECK: cnn.add: the epilogue needs factors
+// CHECK: cnn.add: the epilogue needs factors of a residual that is added
 func.func @main(%x: tensor<1x2xi16>) {
   %0 = cnn.add %x residual %x : tensor<1x2xi16> then <clamp = [0, 1]> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.add: the epilogue needs factors of a residual that is added
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.add %x residual %x : tensor<1x2xi16> then <factors = "f", multiply = true> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.mul: the epilogue needs factors of a residual that is multiplied
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.mul %x residual %x : tensor<1x2xi16> then <factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: a residual is multiplied by factors: there are none
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.mul %x residual %x : tensor<1x2xi16> then <multiply = true> : tensor<1x2xi16> -> tensor<1x2xi16>
   func.return
 }
 

@@ -32,13 +32,14 @@ builtin.module {
     array.repeat c0, count 1 {
       array.mac max, step_range 3, lanes 2, ifmap 4*lane, psum 2*channel+lane
       array.commit x, place rows 2 cols 1 y+row, start k+3, residual x, params x, param 5, pixels 2 by x+1, lines 3 by y-2, channels 4 by k+1, psum 1+12*pixel+4*tap+channel, tokens give 1 when [c0]
+      array.unit factors f, multiply
     }
   }
 }
 
 // Which instructions belong to which layer: everything but the halt.
 // CHECK-NEXT: isa.layer <label = "first", first = 0, count = 5>
-// CHECK-NEXT: isa.layer <label = "second", first = 5, count = 14, value = "y"> {mapping = "c > h"}
+// CHECK-NEXT: isa.layer <label = "second", first = 5, count = 15, value = "y"> {mapping = "c > h"}
 // CHECK-NEXT: isa.inst "desc" comment "first: d: w"
 // CHECK-NEXT: isa.inst "desc id=1 base=4096" comment "g: g"
 // CHECK-NEXT: isa.inst "dma glb=1 count=2 words=3 dram_offset=-1 glb_offset=5 dram_step=3 glb_step=4 y=-1 x=2 rows=5 take=1 give=2 take_when=always give_when=always" comment "first: 30 words from w to g"
@@ -59,5 +60,6 @@ builtin.module {
 // CHECK-NEXT: isa.inst "loop" comment "c0"
 // CHECK-NEXT: isa.inst "mac op=max psum_l=1 step_range=3 psum_i=2 lanes=2 ifmap_l=4" comment "second: 3 steps of 2 psums on 1 PEs"
 // CHECK-NEXT: isa.inst "commit rows=2 give=1 give_when=0 channel=3 param=5 pixels=2 lines=3 channels=4 psum_slot=1 pixel_term=x*1 line_term=y*-2 channel_term=k*1 psum_z=12 psum_j=4 psum_i=1 row=y*1" comment "second: 48 results to g"
+// CHECK-NEXT: isa.inst "unit residual=1 multiply=1 clamp_lo=-2147483648 clamp_hi=2147483647 factor_a=0x3f800000 factor_b=0xc0000000 fixed=0x3f000000 add_lo=-2147483648 add_hi=2147483647"
 // CHECK-NEXT: isa.inst "end"
 // CHECK-NEXT: isa.inst "halt"

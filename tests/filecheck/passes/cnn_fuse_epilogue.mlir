@@ -28,6 +28,17 @@ func.func @residual(%x: tensor<1x2x7x5xi16>) -> tensor<1x2x7x5xi16> {
   func.return %6 : tensor<1x2x7x5xi16>
 }
 
+// A product with a residual, and a clamp after it.
+// CHECK-LABEL: @product
+// CHECK-NEXT: cnn.conv %x residual %x : tensor<1x2x7x5xi16> weights @w window <kernel = [1, 1]> then <scale = "q", clamp = [-4, 7], factors = "f", multiply = true, add_clamp = [0, 100]> label "q" until "s"
+func.func @product(%x: tensor<1x2x7x5xi16>) -> tensor<1x2x7x5xi16> {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> label "q" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi32>
+  %1 = cnn.requant %0 by <scale = "q", clamp = [-4, 7]> : tensor<1x2x7x5xi32> -> tensor<1x2x7x5xi16>
+  %2 = cnn.mul %1 residual %x : tensor<1x2x7x5xi16> then <factors = "f", multiply = true, add_clamp = [-100, 100]> label "a" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  %3 = cnn.clamp %2 by <clamp = [0, 500]> label "s" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  func.return %3 : tensor<1x2x7x5xi16>
+}
+
 // Scales per position: a clamp follows them, but neither goes a bias before nor a residual after them.
 // CHECK-LABEL: @positions
 // CHECK-NEXT: %[[A:.*]] = cnn.pool "sum" %x window <kernel = [1, 1]> then <scale = "q", per_position = true, clamp = [0, 9]> label "p" until "r"

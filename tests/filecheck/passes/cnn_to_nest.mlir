@@ -44,15 +44,17 @@ func.func @pools(%x: tensor<1x3x7x5xi16>) {
 
 // -----
 
-// An elementwise sum passes on its first operand; dims that a tensor lacks are 1.
+// An elementwise sum or product passes on its first operand; dims that a tensor lacks are 1.
 func.func @adds(%x: tensor<1x3x2x5xi16>, %y: tensor<2x7xi16>) {
   // CHECK: nest.layer "copy" %x residual %x : tensor<1x3x2x5xi16> sizes <n = 1, k = 3, c = 1, h = 2, w = 5, r = 1, s = 1> window <kernel = [1, 1], group = 3> then <factors = "f"> label "a"
   // CHECK: nest.layer "copy" %y residual %y : tensor<2x7xi16> sizes <n = 2, k = 7, c = 1, h = 1, w = 1, r = 1, s = 1> window <kernel = [1, 1], group = 7> then <factors = "f"> label "b"
   // CHECK-NEXT: nest.for n {
   // CHECK-NEXT: nest.for k {
   // CHECK-NEXT: nest.mac
+  // CHECK: nest.layer "copy" %x residual %x {{.*}} then <factors = "f", multiply = true> label "m"
   %0 = cnn.add %x residual %x : tensor<1x3x2x5xi16> then <factors = "f"> label "a" : tensor<1x3x2x5xi16> -> tensor<1x3x2x5xi16>
   %1 = cnn.add %y residual %y : tensor<2x7xi16> then <factors = "f"> label "b" : tensor<2x7xi16> -> tensor<2x7xi16>
+  %2 = cnn.mul %x residual %x : tensor<1x3x2x5xi16> then <factors = "f", multiply = true> label "m" : tensor<1x3x2x5xi16> -> tensor<1x3x2x5xi16>
   func.return
 }
 

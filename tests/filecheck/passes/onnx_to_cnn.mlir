@@ -17,6 +17,7 @@ builtin.module attributes {onnx.ir_version = 9 : i64, onnx.opset_imports = {ai.o
 // CHECK-NEXT: weights.global @gemm_4.b : tensor<7xi32>
 // CHECK-NEXT: weights.global @gemm_4.q : tensor<7xf32>
 // CHECK-NEXT: weights.global @sum.q : tensor<3xf32>
+// CHECK-NEXT: weights.global @product.q : tensor<3xf32>
 // CHECK-NEXT: weights.global @groups.w : tensor<4x1x2x2xi8>
 // CHECK-NEXT: weights.global @groups.q : tensor<4xf32>
 func.func @main(%x: tensor<2x2x4x3xf32> {onnx.name = "x", cnn.range = #cnn.range<lo = -1.0, hi = 0.5, top = 127>})
@@ -48,6 +49,9 @@ func.func @main(%x: tensor<2x2x4x3xf32> {onnx.name = "x", cnn.range = #cnn.range
   // CHECK-NEXT: %[[A:.*]] = cnn.add %[[G2]] residual %[[G2]] : tensor<2x7x1x1xi8> then <factors = "sum.q", add_clamp = [-63, 63]> label "sum"
   // CHECK-NEXT: %[[A1:.*]] = cnn.reshape %[[A]] label "sum.out"
   %a = onnx.node "Add" name "sum"(%m, %m) {cnn.ranges = [#cnn.range<lo = 0.0, hi = 8.0, top = 63>]} : (tensor<2x7xf32>, tensor<2x7xf32>) -> tensor<2x7xf32>
+
+  // CHECK-NEXT: %[[T:.*]] = cnn.mul %[[G2]] residual %[[A]] : tensor<2x7x1x1xi8> then <factors = "product.q", multiply = true, add_clamp = [-127, 127]> label "product"
+  %q = onnx.node "Mul" name "product"(%m, %a) {cnn.ranges = [#cnn.range<lo = 0.0, hi = 8.0, top = 127>]} : (tensor<2x7xf32>, tensor<2x7xf32>) -> tensor<2x7xf32>
 
   // Groups and dilation are the window's; the weights are those of a group's channels.
   // CHECK-NEXT: cnn.conv %x weights @groups.w window <kernel = [2, 2], dilation = [2, 1], group = 2> label "groups" : tensor<2x2x4x3xi8> -> tensor<2x4x2x2xi32>

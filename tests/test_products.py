@@ -1,0 +1,102 @@
+"""Products of two values: on the output units, fused with the layer before, equal at every level, and proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cli_cases import build, done, invoke, noise, save
+from onnx import helper
+
+from cnncc.binary.container import load
+from cnncc.binary.isa_module import disassembly
+
+pytestmark = pytest.mark.usefixtures("short_searches")
+
+IMAGE = (2, 6, 9, 7)
+NETWORKS = {
+    "of two convolutions": ["a", "b"],
+    "of a value and the value that it is made of": ["a", "x"],
+    "of a value with itself": ["a", "a"],
+    "of two inputs": ["x", "z"],
+}
+
+
+def network(factors: list[str]) -> onnx.ModelProto:
+    """Two convolutions, a product, and a convolution of it."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "v"], ["a"], name="a", pads=[1, 1, 1, 1]),
+        node("Conv", ["a", "w"], ["b"], name="b"),
+        node("Mul", factors, ["p"], name="p"),
+        node("Relu", ["p"], ["r"], name="r"),
+        node("Conv", ["r", "w"], ["y"], name="y"),
+    ]
+    inputs = dict.fromkeys(("x", "z")[: 1 + ("z" in factors)], IMAGE)
+    arrays = {"v": noise(1, 6, 6, 3, 3) / 5, "w": noise(2, 6, 6, 1, 1)}
+    return build([each for each in nodes if each.output[0] != "b" or "b" in factors], inputs, ["y"], arrays)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("samples") / "in.npz"
+    np.savez(path, x=noise(3, *IMAGE), z=noise(4, *IMAGE))
+    return path
+
+
+@pytest.mark.parametrize("arch", ["spatial-8x8", "seed-4x4", "cbrain-16-16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_product_is_on_the_array_and_equal_at_every_level(name: str, arch: str, samples: Path, tmp_path: Path) -> None:
+    path, options = save(network(NETWORKS[name]), tmp_path / "net.onnx"), ("--arch", arch)
+    given = tmp_path / "in.npz"
+    with np.load(samples) as file:
+        np.savez(given, **{each: file[each] for each in ("x", "z")[: 1 + ("z" in NETWORKS[name])]})
+    said = done("verify", path, *options, "--calibrate", given, "--input", given).stdout
+    assert "steps agree" in said
+    done("compile", path, *options, "--calibrate", given, "-o", tmp_path / "net.cnb")
+    assert "counters are as predicted" in done("estimate", tmp_path / "net.cnb", "--check-counters").stdout
+    done("run", tmp_path / "net.cnb", "--input", given, "--output", tmp_path / "out.npz")
+    with np.load(given) as file, np.load(tmp_path / "out.npz") as out:
+        want = by_numpy(NETWORKS[name], {each: file[each].astype(np.float64) for each in file.files})
+        assert 20 * np.log10(np.abs(want).max() / np.abs(out["y"] - want).max()) > 50  # dB, of 15 bits
+    units = [line for line in disassembly(load(tmp_path / "net.cnb")).splitlines() if line.startswith("unit")]
+    assert sum("multiply=1" in line for line in units) == 1
+    assert "b" not in NETWORKS[name] or len(units) == 3  # the product is a step of the convolution before it
+
+
+def by_numpy(factors: list[str], values: dict[str, Any]) -> Any:
+    """The network in float64."""
+    v, w = (noise(1, 6, 6, 3, 3) / 5).astype(np.float64), noise(2, 6, 6, 1, 1)[:, :, 0, 0].astype(np.float64)
+    padded = np.pad(values["x"], ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    values["a"] = np.einsum("nchwrs,kcrs->nkhw", windows, v)
+    values["b"] = np.einsum("nchw,kc->nkhw", values["a"], w)
+    product = values[factors[0]] * values[factors[1]]
+    return np.einsum("nchw,kc->nkhw", np.maximum(product, 0), w)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_product_is_proven_and_an_error_in_it_is_not(name: str, tmp_path: Path) -> None:
+    path = save(network(NETWORKS[name]), tmp_path / "net.onnx")
+    done("compile", path, "-o", tmp_path / "net.cnb")
+    assert "proven for all inputs" in done("verify", tmp_path / "net.cnb", "--prove", "--model", path).stdout
+    text = disassembly(load(tmp_path / "net.cnb"))
+    for before, after in ("multiply=1", "multiply=0"), ("multiply=1", "multiply=1 factor_b=0x3f800000"):
+        assert text.count(before) == 1
+        (tmp_path / "wrong.s").write_text(text.replace(before, after))
+        done("asm", tmp_path / "wrong.s", "--data", tmp_path / "net.cnb", "-o", tmp_path / "wrong.cnb")
+        result = invoke("verify", tmp_path / "wrong.cnb", "--prove", "--model", path)
+        assert result.exit_code == 3 and "results differ" in result.stdout + result.stderr
+
+
+def test_products_that_broadcast_stay_on_the_host(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["s"], name="s"),
+        helper.make_node("Mul", ["x", "s"], ["p"], name="p"),
+        helper.make_node("Conv", ["p", "w"], ["y"], name="y"),
+    ]
+    path = save(build(nodes, {"x": IMAGE}, ["y"], {"w": noise(2, 6, 6, 1, 1)}), tmp_path / "net.onnx")
+    assert "the shapes (2, 6, 9, 7) and (2, 6, 1, 1) differ" in done("compile", path, "-o", tmp_path / "net.cnb").stdout
