@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, SSAValue
 from cnncc.dialects.cnn import Range, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import element_dtype
-from cnncc.errors import Refusal, Refusals, plural
+from cnncc.errors import Refusal, Refusals, plural, refusals_of
 from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
 from cnncc.main_function import input_names, main_arguments, main_function, returned
@@ -176,10 +176,8 @@ def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Fe
 
 
 def _given(data: Mapping[str, Array], name: str) -> Array:
-    try:
+    with refusals_of("calibration data"):
         return array_of(data, name)
-    except Refusal as error:
-        raise Refusal(f"calibration data: {error}") from error
 
 
 def _in_type(array: Array, dtype: np.dtype[np.generic]) -> Array:

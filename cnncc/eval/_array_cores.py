@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 
 from cnncc.arch.model import Arch, core_arch
 from cnncc.dialects import array as A
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.eval._array_rules import ArrayState, named
 
 RunWhole = Callable[[Operation, ArrayState], None]  # of a host segment
@@ -41,12 +41,10 @@ class CoreRun:
         for op in self.op.body.block.ops:
             match op:
                 case A.LayerOp():
-                    try:
+                    with refusals_of(f"layer {op.label.data}"):
                         self.state.start_layer(op)
                         yield from self._walk(op, op.body.block.ops)
                         self._done(op, self.state)
-                    except Refusal as refusal:
-                        raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
                 case A.HostOp():
                     self._host(op, self.state)
                 case A.SignalOp():

@@ -15,7 +15,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.nest import CoresOp, chain_of, image_shape
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.eval._group_run import FrameRing, GroupRun
 from cnncc.eval._lanes import Ints
 from cnncc.mapping.channels import buffers
@@ -73,10 +73,8 @@ class CoresRun:
         self.tokens = Counter({_free(IMAGE): self.buffers, _free(RESULT): self.buffers})
         self.tokens.update({_free(self._link(number)): link.primed for number, link in enumerate(self.chain.links)})
         programs = [self._dma(image, result), *(self._core(number) for number in range(len(self.groups)))]
-        try:
+        with refusals_of(f"nest.cores '{cores.label.data}'"):
             self._run(programs, order)
-        except Refusal as refusal:
-            raise Refusal(f"nest.cores '{cores.label.data}': {refusal}") from refusal
 
     def _run(self, programs: Sequence[Iterator[_Turn]], order: Order) -> None:
         waiting = {number: turn for number, program in enumerate(programs) if (turn := next(program, None))}

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, LayerOp, LoadOp, group_layers, image_shape
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer
 from cnncc.eval._layer_run import LayerRun
 from cnncc.mapping.groups import GroupLayer
@@ -83,10 +83,9 @@ class FrameRing:
 
     def read(self, image: int, low: int, end: int) -> Ints:
         """Rows `low` … `end` - 1 of an image. Raises Refusal where one is not there."""
-        try:
-            return self.ring.read(0, image * self.height + low, image * self.height + end)
-        except Refusal as refusal:
-            raise Refusal(f"image {image}, of which row y is row {image * self.height} + y: {refusal}") from refusal
+        first = image * self.height
+        with refusals_of(f"image {image}, of which row y is row {first} + y"):
+            return self.ring.read(0, first + low, first + end)
 
 
 Source = Ring | FrameRing | WholeValue | _Columns
@@ -138,10 +137,8 @@ class _Stripes:
         run, sizes = self.run, self.layer.sizes.data
         first = self.head + (number - 1) * self.rows if number else 0
         count = min(self.rows if number else self.head, sizes.h - first)
-        try:
+        with refusals_of(f"layer {value_key(self.layer) or ''}: stripe {number}"):
             body = self._body(image, first, count, sources)
-        except Refusal as refusal:
-            raise Refusal(f"layer {value_key(self.layer) or ''}: stripe {number}: {refusal}") from refusal
         run.run(self.depth, body)  # stages outside hold all that a stripe reads
         outputs = run.outputs.reshape(self.batches, self.images, *run.outputs.shape[1:])
         return first, outputs[:, image, :, first : first + count]
@@ -249,10 +246,8 @@ class GroupRun:
     def run(self, section: Section) -> None:
         """Run a stripe. Raises Refusal for a row that is not there."""
         image, member, number = section
-        try:
+        with refusals_of(f"nest.group '{self.group.label.data}'"):
             member.step(image, number, self.sources)
-        except Refusal as refusal:
-            raise Refusal(f"nest.group '{self.group.label.data}': {refusal}") from refusal
 
     def results(self) -> list[Ints]:
         """The values that leave the group, int64 of the results' shapes."""

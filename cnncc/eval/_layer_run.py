@@ -17,11 +17,12 @@ from typing import Self
 import numpy as np
 from xdsl.ir import Operation
 
-from cnncc.dialects.cnn import shuffled, value_key
+from cnncc.dialects.cnn import shuffled
 from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, rest_sets_of
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, loop_indices, spread
 from cnncc.eval._sums import psum_range
+from cnncc.eval.cnn import array_of, name_of
 from cnncc.mapping.mapping import DIMS, OF_OUTPUTS, Loop, Stage, even_sets
 from cnncc.numerics import Epilogue
 from cnncc.weights import Array
@@ -72,7 +73,7 @@ class LayerRun:
         self.finished_at = max((stage.depth for stage in self.stages if stage.operand in OF_OUTPUTS), default=0)
         steps = layer.steps.data
         self.param_dims = "hw" if steps.per_position else "k"
-        self.factors = _symbol(symbols, steps.factors, layer) if steps.factors else None
+        self.factors = array_of(symbols, steps.factors, layer) if steps.factors else None
 
     def whole(self, symbols: Mapping[str, Array], image: Ints) -> LaneBody:
         """The outermost body: all indices, and all operands in memory. Each batch is a lane."""
@@ -101,10 +102,10 @@ class LayerRun:
         steps = self.layer.steps.data
         for name, symbol in (("bias", steps.bias), ("scale", steps.scale)):
             if symbol:
-                values = _symbol(symbols, symbol, self.layer)
+                values = array_of(symbols, symbol, self.layer)
                 yield name, (values, (0,) * values.ndim)
         if self.layer.weights is not None:
-            weights = _symbol(symbols, self.layer.weights.root_reference.data, self.layer).astype(np.int64)
+            weights = array_of(symbols, self.layer.weights.root_reference.data, self.layer).astype(np.int64)
             largest = int(np.abs(padded).max()) * int(np.abs(weights).max()) * weights[0].size
             # float64 has a fast matrix product, and is as exact while nothing reaches 2^53.
             kind = np.float64 if largest < EXACT_LIMIT else np.int64
@@ -263,13 +264,6 @@ class LayerRun:
         lo, hi = psum_range(module)
         if sums.min() < lo or sums.max() > hi:
             raise Refusal(
-                f"nest.layer '{value_key(self.layer) or ''}': sums reach {sums.min()} to {sums.max()}, "
-                f"outside the psum range {lo} to {hi}"
+                f"{name_of(self.layer)}: sums reach {sums.min()} to {sums.max()}, outside the psum range {lo} to {hi}"
             )
         return sums
-
-
-def _symbol(symbols: Mapping[str, Array], name: str, op: Operation) -> Array:
-    if name not in symbols:
-        raise Refusal(f"{op.name} '{value_key(op) or ''}': there is no weights.global @{name}")
-    return symbols[name]

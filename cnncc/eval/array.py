@@ -17,7 +17,7 @@ from xdsl.ir import Operation
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, arrays_of
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.eval._array_cores import Pick, run_cores
 from cnncc.eval._array_rules import ArrayState, named
 from cnncc.eval.cnn import joined
@@ -88,19 +88,15 @@ def evaluate(
 
 def _result(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
     """The value of a layer that ran: the tensor of its last commit, or the tensor in DRAM that gathers its commits."""
-    try:
+    with refusals_of(f"layer {op.label.data}"):
         return {op.value.data: machine.get(machine.result)} if op.value.data and machine.result else {}
-    except Refusal as refusal:
-        raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
 
 
 def _layer(op: A.LayerOp, machine: ArrayState) -> None:
     machine.start_layer(op)
-    try:
+    with refusals_of(f"layer {op.label.data}"):
         for inner in op.body.block.ops:
             named(inner, machine.run)
-    except Refusal as refusal:
-        raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
 
 
 def _segment(op: Operation, machine: ArrayState, store: WeightStore, host: RunModel) -> None:

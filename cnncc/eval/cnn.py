@@ -111,16 +111,12 @@ class _Run:
         self.psum_range = psum_range(module)
         self.values: dict[SSAValue, Array] = {}
 
-    def symbol(self, name: str, op: Operation) -> Array:
-        if name not in self.symbols:
-            raise Refusal(f"{_where(op)}: there is no weights.global @{name}")
-        return self.symbols[name]
-
     def scale(self, steps: Steps, op: Operation, dims: tuple[int, ...]) -> Array:
         """The scale f32[k] of results of these dims; f32[h, w] where each position has its own."""
-        scale = self.symbol(steps.scale, op)
+        scale = array_of(self.symbols, steps.scale, op)
         if steps.per_position and scale.shape != dims[2:]:
-            raise Refusal(f"{_where(op)}: @{steps.scale} has shape {scale.shape}, not one scale per position of {dims}")
+            what = f"@{steps.scale} has shape {scale.shape}, not one scale per position of {dims}"
+            raise Refusal(f"{name_of(op)}: {what}")
         return scale
 
     def checked(self, sums: Ints, op: Operation) -> Ints:
@@ -129,18 +125,18 @@ class _Run:
         if sums.size and (sums.min() < lo or sums.max() > hi):
             where = np.argwhere((sums < lo) | (sums > hi))[0]
             value = sums[tuple(where)]
-            raise Refusal(f"{_where(op)}: the sum {value} of channel {where[1]} exceeds the psum range {lo}..{hi}")
+            raise Refusal(f"{name_of(op)}: the sum {value} of channel {where[1]} exceeds the psum range {lo}..{hi}")
         return sums
 
     def finish(self, sums: Ints, steps: Steps, op: Operation, residual: SSAValue | None) -> Ints:
         """The results of sums [n, k, h, w] after their epilogue. Raises Refusal for a sum that overflows a psum."""
         epilogue = Epilogue(
-            bias=self.symbol(steps.bias, op).astype(np.int64) if steps.bias else None,
+            bias=array_of(self.symbols, steps.bias, op).astype(np.int64) if steps.bias else None,
             scale=self.scale(steps, op, sums.shape) if steps.scale else None,
             zero=steps.zero,
             # Without a clamp, a psum of more than 32 bits must keep its range.
             clamp=steps.clamp if steps.clamp != Steps().clamp else self.psum_range,
-            factors=self.symbol(steps.factors, op) if steps.factors else None,
+            factors=array_of(self.symbols, steps.factors, op) if steps.factors else None,
             multiply=steps.multiply,
             add_clamp=steps.add_clamp,
             slope=steps.slope,
@@ -165,7 +161,7 @@ class _Run:
             case HostOp():
                 return self.segment(op)
             case ConvOp():
-                weights = self.symbol(_name(op.weights), op).astype(np.int64)
+                weights = array_of(self.symbols, _name(op.weights), op).astype(np.int64)
                 sums = conv_sums(self.values[op.x], weights, op.window.data)
                 return [self.finish(sums, op.steps.data if op.steps else Steps(), op, op.residual)]
             case PoolOp():
@@ -230,8 +226,16 @@ def _name(symbol: SymbolRefAttr) -> str:
     return symbol.root_reference.data
 
 
-def _where(op: Operation) -> str:
+def name_of(op: Operation) -> str:
+    """As messages name an op: `cnn.conv 'conv1'`."""
     return f"{op.name} '{value_key(op) or ''}'"
+
+
+def array_of(symbols: Mapping[str, Array], name: str, op: Operation) -> Array:
+    """The array of a symbol that `op` reads. Raises Refusal for one that is missing."""
+    if name not in symbols:
+        raise Refusal(f"{name_of(op)}: there is no weights.global @{name}")
+    return symbols[name]
 
 
 def _real(values: Array, quant: Quant) -> Array:

@@ -34,9 +34,9 @@ from cnncc.dialects.cnn import (
 from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
-from cnncc.eval.cnn import convolution, pool_values, shuffle_channels
+from cnncc.eval.cnn import array_of, convolution, name_of, pool_values, shuffle_channels
 from cnncc.main_function import input_names, main_function
-from cnncc.weights import Array, WeightStore
+from cnncc.weights import WeightStore
 
 Values = npt.NDArray[np.float64]
 PARAM_BITS = 32  # of a bias and a scale
@@ -150,15 +150,9 @@ class _Run:
         name = f"{name} of frame {self.frame}" if self.frame else name
         return Polynomials(self.draws.words(name, *shape(value.type)), 1)
 
-    def array(self, name: str, op: Operation) -> Array:
-        """The array of a symbol."""
-        if name not in self.symbols:
-            raise Refusal(f"{op.name} '{value_key(op) or ''}': there is no weights.global @{name}")
-        return self.symbols[name]
-
     def params(self, name: str, op: Operation) -> Values:
         """Biases or scales [draw, …]: Σ word * 2^(operand_bits * i) of their drawn words."""
-        dims = self.array(name, op).shape
+        dims = array_of(self.symbols, name, op).shape
         words = self.draws.words(f"weight {name}", *dims, PARAM_BITS // self.operand_bits)
         places = [2.0 ** (self.operand_bits * i) % PRIME for i in range(words.shape[-1])]
         return reduced(words.astype(np.float64) @ np.array(places))
@@ -173,7 +167,8 @@ class _Run:
                 return
             case ConvOp():
                 name = op.weights.root_reference.data
-                weights, x = self.draws.words(f"weight {name}", *self.array(name, op).shape), self.operand(op.x, op)
+                dims, x = array_of(self.symbols, name, op).shape, self.operand(op.x, op)
+                weights = self.draws.words(f"weight {name}", *dims)
                 sums = self.by_draw(lambda d: convolution(x.residues[d].astype(np.float64), weights[d], op.window.data))
                 result = self.finish(sums, x.degree + 1, op.steps.data if op.steps else Steps(), op, op.residual)
             case PoolOp():
@@ -200,7 +195,7 @@ class _Run:
                 x = self.operand(op.x, op)
                 result = Polynomials(x.residues.reshape(self.draws.count, *shape(op.result.type)), x.degree)
             case _:
-                raise Refusal(f"{op.name} '{value_key(op) or ''}' has no image: cnn-legalize leaves none of these")
+                raise Refusal(f"{name_of(op)} has no image: cnn-legalize leaves none of these")
         self.known[op.results[0]] = result
         if (key := value_key(op)) is not None:
             self.values[key] = result
@@ -208,7 +203,7 @@ class _Run:
     def operand(self, value: SSAValue, op: Operation) -> Polynomials:
         """The integers that a layer reads."""
         if (known := self.known[value]) is None:
-            raise Refusal(f"{op.name} '{value_key(op) or ''}' reads what only the host knows")
+            raise Refusal(f"{name_of(op)} reads what only the host knows")
         return known
 
     def by_draw(self, rule: Callable[[int], Values]) -> Values:
@@ -230,7 +225,7 @@ class _Run:
         if steps.factors:
             assert residual is not None
             other = self.operand(residual, op)
-            reals = zip(("factor_a", "factor_b", "fixed"), self.array(steps.factors, op), strict=True)
+            reals = zip(("factor_a", "factor_b", "fixed"), array_of(self.symbols, steps.factors, op), strict=True)
             a, b, fixed = (_along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
             if steps.multiply:
                 v, degree = reduced(v * reduced(other.residues - b)) * a, degree + max(other.degree, 1)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.errors import Finding, Refusal, Refusals, refusals_of
 from cnncc.frontend.graph_limits import check_nodes, check_values, node_label, tensors
 from cnncc.frontend.half_floats import widen_halves
 from cnncc.frontend.infer_shapes import infer_shapes
@@ -43,10 +43,8 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes:
     # ONNX's checker, below, wants whole data, and each node behind those that it reads.
     loaded = _load_external_data(model, path)
     _check_size(model, path, "with its external data")
-    try:
+    with refusals_of(f"{path}: not a valid ONNX model"):
         moved = sort_nodes(model.graph)
-    except Refusal as refusal:
-        raise Refusal(f"{path}: not a valid ONNX model: {refusal}") from refusal
     if loaded or moved:
         encoded = model.SerializeToString()
     _check(model, encoded, path)
