@@ -216,11 +216,6 @@ class ArrayWork:
         return self.macros * self.overhead_cycles + self.steps
 
     @property
-    def mean_lanes(self) -> float:
-        """The lanes of a PE that work in a step, on an average."""
-        return self.products / self.steps
-
-    @property
     def utilisation(self) -> float:
         """Per cent of the operations that all PEs can do in these cycles."""
         return 100.0 * self.operations / (self.cycles * self.pes * self.lanes)
@@ -244,11 +239,10 @@ def work_by_label(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Arra
 
     Elementwise layers are left out: they have no macro-instructions.
     """
-    layers = [op for op in module.walk() if isinstance(op, LayerOp) and op.mapping and op.kind.data != "copy"]
     return {
         op.label.data: (op, array_work(layer_shape(op), op.mapping.data, arch))
-        for op in layers
-        if op.label and op.mapping
+        for op in module.walk()
+        if isinstance(op, LayerOp) and op.label and op.mapping and op.kind.data != "copy"
     }
 
 
@@ -275,7 +269,8 @@ def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
     terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
     group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
     # The utilisation is the product of three shares: cycles with steps, PEs with work, and lanes that work in a step.
-    in_steps, pes, lanes = work.steps / work.cycles, work.operations / (work.products * work.pes), work.mean_lanes
+    in_steps, pes = work.steps / work.cycles, work.operations / (work.products * work.pes)
+    lanes = work.products / work.steps  # on an average
     if in_steps < pes * lanes / work.lanes:
         mean_steps = work.steps / work.macros
         return f"macro-instructions of {mean_steps:.0f} steps take {work.overhead_cycles} cycles more: {terms}"
@@ -315,8 +310,7 @@ def glb_blocks(module: ModuleOp) -> str:
 
 def layers_in_blocks(module: ModuleOp) -> list[Finding]:
     """What `glb_blocks` says, if anything."""
-    summary = glb_blocks(module)
-    return [Finding(summary, "note", "GLB")] if summary else []
+    return [Finding(summary, "note", "GLB")] if (summary := glb_blocks(module)) else []
 
 
 # -- array -------------------------------------------------------------------------------------------------------------
