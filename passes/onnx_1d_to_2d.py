@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -19,7 +19,7 @@ from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.main_function import main_function
-from cnncc.passes._onnx.replacement import NodeNames
+from cnncc.passes._onnx.replacement import NodeNames, ints
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import WeightStore
 
@@ -135,10 +135,10 @@ def _attributes(op: NodeOp) -> dict[str, Attribute]:
     of_row = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_shape": 1, "output_padding": 0}
     for name, number in of_row.items():
         if name in attributes:
-            attributes[name] = DenseArrayBase.from_list(i64, [number, *op.ints_attr(name, ())])
+            attributes[name] = ints([number, *op.ints_attr(name, ())])
     if "pads" in attributes:
         left, right = op.ints_attr("pads", ())
-        attributes["pads"] = DenseArrayBase.from_list(i64, [0, left, 0, right])
+        attributes["pads"] = ints([0, left, 0, right])
     return attributes
 
 

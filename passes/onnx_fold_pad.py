@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
@@ -17,6 +17,7 @@ from cnncc.passes._onnx.codes import UNSIGNED, Codes
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
 from cnncc.passes._onnx.pads import zeros_added
 from cnncc.passes._onnx.quantised_layers import conversion_codes
+from cnncc.passes._onnx.replacement import ints
 from cnncc.weights import WeightStore
 
 
@@ -44,7 +45,7 @@ class _Fold(RewritePattern):
         if op.is_op("MaxPool") and not self.fits_maximum(op, pad, total):
             return
         op.operands[0] = image
-        op.attributes["pads"] = DenseArrayBase.from_list(i64, total)
+        op.attributes["pads"] = ints(total)
         op.attributes.pop("auto_pad", None)
         if op.is_op("AveragePool"):
             op.attributes["count_include_pad"] = IntegerAttr(1, i64)

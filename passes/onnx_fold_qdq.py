@@ -123,6 +123,7 @@ class _Match:
 # An operand is a value, or an array that becomes a constant.
 Operands = Sequence[SSAValue | Array]
 Rule = Callable[[_Match], "tuple[str, Operands] | None"]
+PREFIX = "QLinear"  # of the names that onnxruntime gives to operators of one or two operands
 
 
 def _three(part: Quantised) -> list[SSAValue | Array]:
@@ -182,18 +183,13 @@ def _of_two(match: _Match) -> tuple[str, Operands] | None:
         return None
     scalars = [match.scalar(each) for part in (a, b, match.y) for each in _two(part)]
     steps = [each for each in scalars if each is not None]
-    name = f"QLinear{match.node.op_type.data}"
+    name = PREFIX + match.node.op_type.data
     return (name, [a.codes, *steps[:2], b.codes, *steps[2:]]) if len(steps) == len(scalars) else None
 
 
-def _global_average_pool(match: _Match) -> tuple[str, Operands] | None:
+def _of_one(match: _Match) -> tuple[str, Operands] | None:
     x = match.activation(0)
-    return None if x is None else ("QLinearGlobalAveragePool", [*_three(x), *_two(match.y)])
-
-
-def _leaky_relu(match: _Match) -> tuple[str, Operands] | None:
-    x = match.activation(0)
-    return None if x is None else ("QLinearLeakyRelu", [*_three(x), *_two(match.y)])
+    return None if x is None else (PREFIX + match.node.op_type.data, [*_three(x), *_two(match.y)])
 
 
 _RULES: dict[str, Rule] = {
@@ -202,8 +198,8 @@ _RULES: dict[str, Rule] = {
     "MatMul": _matmul,
     "Add": _of_two,
     "Mul": _of_two,
-    "GlobalAveragePool": _global_average_pool,
-    "LeakyRelu": _leaky_relu,
+    "GlobalAveragePool": _of_one,
+    "LeakyRelu": _of_one,
 }
 _ONNX_OWN = ("QLinearConv", "QLinearMatMul")
 

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import IntegerType, ModuleOp, StringAttr, SymbolRefAt
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from cnncc.dialects.cnn import (
+    AddOp,
     BiasOp,
     ConvOp,
     PoolOp,
@@ -187,6 +188,12 @@ class CnnBuilder:
         else:
             window = replace(window, fill=self.scales[x].zero, zero=self.scales[x].zero)
         return self.pooled(kind, self.shaped(x, shape(x.type), f"{label}.in"), window, element, label)
+
+    def sum_of_two(self, values: Sequence[SSAValue], factors: Floats, y: Scale, dims: Dims, label: str) -> SSAValue:
+        """The rounded sum of two `values` of equal shape `dims` by factors f32[3]."""
+        sources = self.images(values, dims, label)
+        steps = Steps(factors=self.symbol(f"{label}.q", factors), add_clamp=y.clamp)
+        return self.emit(AddOp, sources, self.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
 
     def images(self, values: Sequence[SSAValue], dims: Dims, label: str) -> list[SSAValue]:
         """The lowered `values` of equal shape `dims`, with the same four dims."""

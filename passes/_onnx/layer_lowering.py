@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, MulOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
+from cnncc.dialects.cnn import ClampOp, ConcatOp, MulOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal, refusals_of
 from cnncc.numerics import Floats, integer_range
@@ -45,14 +45,13 @@ def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     """The sum of two activations, each rescaled to the result's scale."""
     # A cnn.add can be fused only with the op of its `x`. So x is the operand computed last, with no other reader.
     x, residual = sorted(node.operands, key=lambda value: _readiness(builder, value), reverse=True)
-    sources, y = builder.images([x, residual], shape(node.results[0].type), label), builder.scales[node.results[0]]
+    y = builder.scales[node.results[0]]
     with np.errstate(over="ignore", invalid="ignore"):  # see `checked`
         ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
         moved = sum(ratio * builder.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
     # y = sum of ratio * (x - its zero) + zero of y: `fixed` has all that no x is in.
     factors = np.append(checked(np.array(ratios, np.float32), label), np.float32(y.zero - moved))
-    steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
-    return builder.emit(AddOp, sources, builder.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
+    return builder.sum_of_two([x, residual], factors, y, shape(node.results[0].type), label)
 
 
 def lower_mul(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:

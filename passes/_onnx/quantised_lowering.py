@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, Steps, StepsAttr, shape
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range, residual_add, residual_multiply
@@ -92,10 +92,7 @@ def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, la
             f"'{label}': unsigned codes kept in {BYTE_BITS} bits would be rounded otherwise: use wider operands"
         )
     x, residual = (node.operands[index] for index in (0, 3))
-    sources = builder.images([x, residual], shape(node.results[0].type), label)
-    steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
-    dims = shape(sources[0].type)
-    return builder.emit(AddOp, sources, builder.operand, dims, label, {"steps": StepsAttr(steps)})
+    return builder.sum_of_two([x, residual], factors, y, shape(node.results[0].type), label)
 
 
 def lower_product(builder: CnnBuilder, node: NodeOp, layer: ProductLayer, label: str) -> SSAValue:
@@ -125,17 +122,17 @@ def _moved(layer: ProductLayer, factor: np.float32, y: Scale, label: str) -> np.
 def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats | None:
     """Factors with which the sum of words equals `layer`'s sum of codes for all pairs; None if f32 has none."""
     factors = layer.factors()
-    codes = [np.arange(operand.range[0], operand.range[1] + 1) for operand in (layer.a, layer.b)]
+    codes = layer.a.every[:, None], layer.b.every
     shifts = [layer.a.zero - a.zero, layer.b.zero - b.zero, layer.y.zero - y.zero]
     if not any(shifts):
         return factors
-    wanted = residual_add(codes[0][:, None], codes[1], factors, *layer.y.range) - shifts[2]
+    wanted = residual_add(*codes, factors, *layer.y.range) - shifts[2]
     exact = factors.astype(np.float64)
     fixed = np.float32(exact[2] + exact[0] * shifts[0] + exact[1] * shifts[1] - shifts[2])
     # `fixed` is rounded to f32, so that a result at a half may round the other way. A neighbour of it may do.
     for candidate in (fixed, np.nextafter(fixed, np.float32(np.inf)), np.nextafter(fixed, np.float32(-np.inf))):
         moved = np.array([factors[0], factors[1], candidate], np.float32)
-        got = residual_add(codes[0][:, None] - shifts[0], codes[1] - shifts[1], moved, *y.clamp)
+        got = residual_add(codes[0] - shifts[0], codes[1] - shifts[1], moved, *y.clamp)
         if (got == wanted).all():
             return moved
     return None
