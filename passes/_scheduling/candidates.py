@@ -143,10 +143,9 @@ class Candidates:
             return [given_mapping(shape, self.arch, budget, given)]
         if layer.kind.data == "copy":
             return [copy_mapping(shape, self.arch, budget)]
+        if front := self._searched(WantedMapping(layer, budget)):
+            return [*front]
         form = self.form(layer)
-        if result := searched(SearchTask(shape, self.arch, budget, form, prices=self.prices)):
-            # A front begins with the cheapest mapping, and ends with the fastest.
-            return [each.mapping for each in reversed(result.front)]
         if small := smallest(shape, self.arch, budget, form):
             raise buffers_too_large(self.arch, budget, small.words)
         what, help_ = f"no mapping of the form {form or AUTO} can run on {self.arch.name}", "dataflow auto"
@@ -173,14 +172,20 @@ class Candidates:
 
     def faster(self, wanted: WantedMapping) -> list[Mapping]:
         """The mapping that is wanted, and cheaper ones; or none. Of an elementwise layer the best one alone."""
-        layer, budget, below, quick = wanted
-        shape = layer_shape(layer)
-        if layer.kind.data == "copy":
+        if wanted.layer.kind.data == "copy":
             with suppress(Refusal):
-                mapping = copy_mapping(shape, self.arch, budget)
+                mapping = copy_mapping(layer_shape(wanted.layer), self.arch, wanted.budget)
                 return [mapping] if mapping else []
             return []
-        result = searched(SearchTask(shape, self.arch, budget, self.form(layer), below, quick, prices=self.prices))
+        return self._searched(wanted)
+
+    def _task(self, wanted: WantedMapping) -> SearchTask:
+        layer, budget, below, quick = wanted
+        return SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick, prices=self.prices)
+
+    def _searched(self, wanted: WantedMapping) -> list[Mapping]:
+        """The front of a search, the fastest mapping first; or none."""
+        result = searched(self._task(wanted))
         return [each.mapping for each in reversed(result.front)] if result else []
 
     def search_ahead(self, wanted: Sequence[WantedMapping], may_win: Callable[[float], bool] | None = None) -> bool:
@@ -189,11 +194,8 @@ class Candidates:
         may_win: whether a network may be the best whose layers cost at least so much together. If not, False is
         returned, and some results may not be there.
         """
-        searches = [each for each in wanted if self.is_searched(each.layer) and each.layer.kind.data != "copy"]
-        tasks = [
-            SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick, prices=self.prices)
-            for layer, budget, below, quick in searches
-        ]
+        searches = (each for each in wanted if self.is_searched(each.layer) and each.layer.kind.data != "copy")
+        tasks = list(map(self._task, searches))
         if may_win is None:
             return self.search_tasks(tasks)
         costs, times = self.prices.costs, Counter(tasks)

@@ -108,10 +108,10 @@ class CoreChain:
         Channels between the same two cores have one number of rows there.
         """
         keeps, given = iter(self.keeps), list[GivenCore]()
-        for core, is_last in zip(self.cores, [*[False] * (len(self.cores) - 1), True], strict=True):
+        for core in self.cores:
             region = core.region
             place = f"{region.rows}x{region.cols}@{region.row0},{region.col0}"
-            behind = 0 if is_last else max(next(keeps) for _ in core.part.leaving)
+            behind = max((next(keeps) for _ in core.part.leaving), default=0)  # nothing leaves the last core
             given.append(GivenCore(tuple(core.part.labels), place, core.group.plans[-1].rows, (), behind))
         return given
 

@@ -23,7 +23,7 @@ from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import DRAM_WORDS
 from cnncc.mapping.groups import KINDS, STREAMED
-from cnncc.mapping.mapping import Loop, Mapping, Stage
+from cnncc.mapping.mapping import Loop, Mapping
 from cnncc.model.group_bounds import least_group_cycles
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import program_cycles
@@ -34,7 +34,7 @@ from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.strip_groups import alike, in_strips
-from cnncc.passes._scheduling.stripes import buffers_of, kind_in_group, stripe_task, striped, whole_mapping
+from cnncc.passes._scheduling.stripes import kind_in_group, stripe_task, striped, whole_mapping
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
@@ -291,7 +291,7 @@ class GroupSearch:
     def _rings(self, form: GroupForm) -> LayerGroup:
         layers = self.network.layers[form.first : form.last + 1]
         rows = heights(layers, form.rows)
-        nests = [self._nest(layer, form, each, None) for layer, each in zip(layers, rows, strict=True)]
+        nests = [self._nest(layer, form, each, Mapping(())) for layer, each in zip(layers, rows, strict=True)]
         return with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
 
     def words_beside(self, group: LayerGroup) -> int:
@@ -308,17 +308,12 @@ class GroupSearch:
             if value.root not in own and value.first <= max(numbers) and value.last >= min(numbers)
         )
 
-    def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: Mapping | None) -> Mapping:
-        """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
+    def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest: Mapping) -> Mapping:
+        """The nest of a layer in a group, around that of a stripe; around an empty one it has its buffers alone."""
         layers = self.network.layers[form.first : form.last + 1]
         streamed = set(self.mappings[layer].glb_stages) | ({"output"} if is_result(layer.result) else set[str]())
         streamed = streamed - ring_operands(layer, layers, form.loaded)
-        if nest_ is not None:
-            return striped(layer, nest_, rows, streamed, None, form.single)
-        around = (*((Loop("n"),) if layer.sizes.data.n > 1 else ()), Loop("h", rows))
-        buffers = buffers_of(streamed, form.single)
-        stages = [Stage(operand, "glb", len(around), count) for operand, count in buffers.items()]
-        return Mapping(around, tuple(stages))
+        return striped(layer, nest, rows, streamed, None, form.single)
 
     def _tasks(self, form: GroupForm, sums: bool, first: bool) -> list[SearchTask]:
         """The searches for the mappings of stripes. sums: see `stripe_task`.

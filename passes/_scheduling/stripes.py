@@ -109,11 +109,15 @@ def kind_in_group(layer: LayerOp) -> str:
     return "add" if layer.kind.data == "copy" else layer.kind.data
 
 
+def _around(images: int, rows: int) -> tuple[Loop, ...]:
+    """The loops over images, if there are several, and over stripes of so many rows."""
+    return (*((Loop("n"),) if images > 1 else ()), Loop("h", rows))
+
+
 def is_striped(mapping: Nest, images: int, rows: int) -> bool:
     """Whether a nest runs stripe by stripe already: over images, then over stripes of so many rows, in time."""
-    around = [("n", 1), ("h", rows)] if images > 1 else [("h", rows)]
-    loops = mapping.loops[: len(around)]
-    return [(loop.dim, loop.step) for loop in loops] == around and not any(loop.on or loop.keep for loop in loops)
+    around = _around(images, rows)
+    return mapping.loops[: len(around)] == around
 
 
 def striped(
@@ -134,7 +138,7 @@ def striped(
     """
     sizes = layer.sizes.data
     elementwise = layer.kind.data == "copy" and not any(stage.memory == "rf" for stage in mapping.stages)
-    around = (*((Loop("n"),) if sizes.n > 1 else ()), Loop("h", rows))
+    around = _around(sizes.n, rows)
     if is_striped(mapping, sizes.n, rows) and not (elementwise and arch):
         loops, stages, depth = mapping.loops, mapping.stages, 0
     else:
