@@ -16,6 +16,7 @@ from cli_cases import SAMPLES, invoke, refused
 from conv_grid_cases import Case
 from nest_cases import layer_of
 from test_conv_grid import unmapped
+from test_os_mappings import nest_of
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.parser import Parser
@@ -28,7 +29,7 @@ from cnncc.dialects.weights import WEIGHTS
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.eval.atomic_text import schedule_text
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.numbered_nest import OutputStationaryPlan, Tile, mapping_of
+from cnncc.passes._scheduling.numbered_nest import OutputStationaryPlan, Tile
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.passes.nest_permute import NestPermutePass
@@ -49,7 +50,7 @@ def program(case: Case, tile: Tile, arch: str) -> tuple[ModuleOp, CompilerContex
     layer = layer_of(module)
     shape = layer_shape(layer)
     in_one_block = OutputStationaryPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w, shape.sizes.c)
-    layer.mapping = MappingAttr(mapping_of(shape, load_arch(arch), tile, in_one_block))
+    layer.mapping = MappingAttr(nest_of(shape, load_arch(arch), tile, in_one_block))
     for lowering in (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass(), NestToArrayPass(arch)):
         lowering.apply(ctx, module)
     return module, ctx

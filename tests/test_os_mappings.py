@@ -21,10 +21,11 @@ from xdsl.dialects.builtin import UnitAttr
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch, parse_arch
 from cnncc.dialects.nest import MappingAttr
+from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.register_files import macro_words
+from cnncc.model.register_files import macro_words, most_channels
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.numbered_nest import OutputStationaryPlan, Tile, kernel_columns, mapping_of
+from cnncc.passes._scheduling.numbered_nest import OutputStationaryPlan, Tile, mapping_of
 from cnncc.passes._scheduling.prefetch import prefetchable
 
 EXAMPLES = examples(32)
@@ -40,6 +41,16 @@ def random_case(rng: Random) -> Case:
         pinned |= {"group": "one", "c": int(rng.choice([3, 5, 16, 17])), "dilation": (1, 1)}
     point = filled(pinned, lambda _, values: values[rng.integers(len(values))])
     return case_of({**point, "glb": 1 << 18}, int(rng.integers(9)))
+
+
+def kernel_columns(shape: LayerShape, arch: Arch) -> int:
+    """Kernel columns of a macro-instruction: all, or an even part where a row is too long for the files of a PE."""
+    even = dict.fromkeys(-(-shape.sizes.s // parts) for parts in range(1, shape.sizes.s + 1))
+    return next(s for s in even if most_channels(shape, arch, {"k": 1, "w": 1, "r": 1, "s": s}))
+
+
+def nest_of(shape: LayerShape, arch: Arch, tile: Tile, plan: OutputStationaryPlan) -> Mapping:
+    return mapping_of(shape, arch, tile, plan, kernel_columns(shape, arch))
 
 
 def fits(shape: LayerShape, arch: Arch, tile: Tile) -> bool:
@@ -93,7 +104,7 @@ def compare(case: Case, tile: Tile, plan: OutputStationaryPlan, folder: Path) ->
     (folder / "array.toml").write_text(case.arch_text())
     module, ctx = unmapped(case)
     layer = layer_of(module)
-    mapping = mapping_of(layer_shape(layer), arch, tile, plan)
+    mapping = nest_of(layer_shape(layer), arch, tile, plan)
     layer.mapping, layer.prefetched = MappingAttr(mapping), UnitAttr() if prefetchable(mapping) else None
     lowered(module, ctx, str(folder / "array.toml"))
     result, cycles = result_and_cycles(case, module, ctx, arch)
@@ -108,7 +119,7 @@ def check(rng: Random, folder: Path) -> Drawn:
     tile, plan = random_tile(rng, shape, arch), random_plan(rng, shape)
     if not shape.is_mac or shape.channelwise:
         plan = replace(plan, c=shape.sizes.c)
-    in_time = [loop for loop in mapping_of(shape, arch, tile, plan).loops if not (loop.on or loop.keep)]
+    in_time = [loop for loop in nest_of(shape, arch, tile, plan).loops if not (loop.on or loop.keep)]
     if len(in_time) > LOOP_REGISTERS:
         return check(rng, folder)  # no program: another draw
     compare(case, tile, plan, folder)

@@ -47,7 +47,6 @@ from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.routes import RouteTerm, count_inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.numbered_nest import mapping_of as plan_mapping
 from cnncc.window import Window
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -162,7 +161,7 @@ def test_reuse_of_random_output_stationary_mappings(part: int, tmp_path: Path) -
         plan = os_mappings.random_plan(rng, shape)
         if shape.channelwise:
             plan = replace(plan, c=shape.sizes.c)
-        mapping = plan_mapping(shape, arch, os_mappings.random_tile(rng, shape, arch), plan)
+        mapping = os_mappings.nest_of(shape, arch, os_mappings.random_tile(rng, shape, arch), plan)
         try:
             check_mapping(case, case.arch_text(), mapping, tmp_path)
         except Refusal as refusal:

@@ -122,7 +122,7 @@ def _beyond_files(shape: LayerShape, arch: Arch, given: LayerNumbers) -> Iterato
 def _beyond_loops(shape: LayerShape, arch: Arch, given: LayerNumbers) -> list[Finding]:
     tile, plan, columns = _chosen(shape, given)
     help_ = "leave out tiles, or give factors that are as large as their tile"
-    return too_many_loops(mapping_of(shape, arch, tile, plan, columns=columns), help_)
+    return too_many_loops(mapping_of(shape, arch, tile, plan, columns), help_)
 
 
 def too_many_loops(mapping: Mapping, help_: str) -> list[Finding]:
@@ -180,7 +180,7 @@ def _candidates(shape: LayerShape, arch: Arch, given: LayerNumbers, budget: GlbB
     tile, plan, columns = _chosen(shape, given)
 
     def mapping(plan: OutputStationaryPlan) -> Mapping:
-        return mapping_of(shape, arch, tile, plan, budget.streamed, columns)
+        return mapping_of(shape, arch, tile, plan, columns, budget.streamed)
 
     whole, block = mapping(plan), replace(plan, weights=BLOCK)
     if budget.streamed or is_small(shape, arch, whole):
