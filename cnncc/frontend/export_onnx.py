@@ -13,7 +13,7 @@ from xdsl.ir import OpResult, SSAValue
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, constant_operand, text
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
-from cnncc.frontend.onnx_attrs import attribute_graphs, attribute_to_proto, node_graphs
+from cnncc.frontend.onnx_attrs import IDENTITY_OPSET, attribute_graphs, attribute_to_proto, node_graphs
 from cnncc.frontend.onnx_types import type_proto
 from cnncc.main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.weights import WeightStore
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # onnxruntime 1.31 accepts IR versions up to 13; from 10 on, the format has all of its types.
 IR_VERSIONS = (10, 13)
-DEFAULT_OPSET = 13  # for a model that imports only other domains, where a renaming Identity is added
 
 
 def export_onnx(module: ModuleOp, store: WeightStore) -> ModelProto:
@@ -239,7 +238,7 @@ def opset_imports(module: ModuleOp) -> dict[str, int]:
     if not isinstance(imports, DictionaryAttr):
         raise Refusal("the module has no attribute onnx.opset_imports, e.g. {ai.onnx = 17}")
     versions = {name: attr.value.data for name, attr in imports.data.items() if isinstance(attr, IntegerAttr)}
-    return {"": versions.pop("ai.onnx", DEFAULT_OPSET), **versions}
+    return {"": versions.pop("ai.onnx", IDENTITY_OPSET), **versions}
 
 
 def _functions(module: ModuleOp, store: WeightStore) -> list[FunctionProto]:

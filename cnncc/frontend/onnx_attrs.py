@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 STANDARD_DOMAIN = ("", "ai.onnx")  # two names of it
+IDENTITY_OPSET = 13  # for a model that imports only other domains, where Identity nodes are added
 
 
 def numpy_array(tensor: TensorProto, owner: str) -> Array | None:

@@ -8,14 +8,12 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Refusal
-from cnncc.frontend.onnx_attrs import STANDARD_DOMAIN
+from cnncc.frontend.onnx_attrs import IDENTITY_OPSET, STANDARD_DOMAIN
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.weights import Array
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
-
-OPSET_OF_IDENTITY = 13  # for a model without ONNX's own domain, which the added nodes need
 
 RunModel = Callable[[bytes, Sequence[Array]], Sequence[Array]]
 """A model as bytes and its inputs in order -> its outputs in order."""
@@ -106,7 +104,7 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
     _rename(graph.input, inputs)
     _rename(graph.output, outputs)
     if not any(opset.domain in STANDARD_DOMAIN for opset in proto.opset_import):
-        proto.opset_import.append(helper.make_opsetid("", OPSET_OF_IDENTITY))
+        proto.opset_import.append(helper.make_opsetid("", IDENTITY_OPSET))
     return proto.SerializeToString(deterministic=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,27 +21,20 @@ if TYPE_CHECKING:
 MORE = 128  # from the least int8 to the least uint8
 
 
-class _NodeOperands(NamedTuple):
-    """The numbers of a node's inputs with codes, weights and their zero points."""
-
-    codes: int
-    codes_zero: int
-    weights: int
-    weights_zero: int
-
-
-OPERANDS = {
-    "QLinearConv": _NodeOperands(0, 2, 3, 5),
-    "QLinearMatMul": _NodeOperands(0, 2, 3, 5),
-    "QGemm": _NodeOperands(0, 2, 3, 5),
-    "ConvInteger": _NodeOperands(0, 2, 1, 3),
-    "MatMulInteger": _NodeOperands(0, 2, 1, 3),
+# The numbers of a node's inputs: codes and their zero point, and by operator weights and their zero point.
+CODES = 0, 2
+WEIGHTS = {
+    "QLinearConv": (3, 5),
+    "QLinearMatMul": (3, 5),
+    "QGemm": (3, 5),
+    "ConvInteger": (1, 3),
+    "MatMulInteger": (1, 3),
 }
 
 
 def with_unsigned_weights(model: ModelProto) -> ModelProto:
     """The same model, or an equivalent one with unsigned weights."""
-    if not any(node.op_type in OPERANDS for node in model.graph.node):
+    if not any(node.op_type in WEIGHTS for node in model.graph.node):
         return model
     types = _types(model)
     if not any(_saturates(node, types) for node in model.graph.node):
@@ -63,15 +56,14 @@ def _saturates(node: NodeProto, types: dict[str, int]) -> bool:
     """Whether codes are uint8 and weights int8. A zero point has the type of its codes or weights."""
     from onnx import TensorProto
 
-    if (where := OPERANDS.get(node.op_type)) is None:
+    if (weights := WEIGHTS.get(node.op_type)) is None:
         return False
 
-    def kind(*places: int) -> int:
+    def kind(places: tuple[int, int]) -> int:
         names = (node.input[place] for place in places if place < len(node.input))
         return next(filter(None, (types.get(name) for name in names)), 0)
 
-    codes, weights = kind(where.codes, where.codes_zero), kind(where.weights, where.weights_zero)
-    return (codes, weights) == (TensorProto.UINT8, TensorProto.INT8)
+    return (kind(CODES), kind(weights)) == (TensorProto.UINT8, TensorProto.INT8)
 
 
 class _Change:
@@ -89,10 +81,10 @@ class _Change:
         nodes: list[NodeProto] = []
         for node in self.graph.node:
             if _saturates(node, self.types):
-                where = OPERANDS[node.op_type]
+                places = WEIGHTS[node.op_type]
                 # A zero point of 0 may be left out, one of 128 may not.
-                node.input.extend([""] * (where.weights_zero + 1 - len(node.input)))
-                for place in (where.weights, where.weights_zero):
+                node.input.extend([""] * (max(places) + 1 - len(node.input)))
+                for place in places:
                     if (name := node.input[place]) not in self.unsigned:
                         nodes += self._shifted(name)
                     node.input[place] = self.unsigned[name]
