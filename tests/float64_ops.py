@@ -271,6 +271,8 @@ OPERATORS: dict[str, Operator] = {
     "Clip": _clip,
     "LeakyRelu": lambda inputs, attributes: _leaky(inputs[0], attributes.get("alpha", 0.01)),
     "PRelu": lambda inputs, _: _leaky(inputs[0], inputs[1]),
+    "HardSigmoid": lambda inputs, _: np.clip(0.2 * inputs[0] + 0.5, 0, 1),
+    "HardSwish": lambda inputs, _: inputs[0] * np.clip(inputs[0] / 6 + 0.5, 0, 1),
     "Sigmoid": lambda inputs, _: 0.5 + 0.5 * np.tanh(inputs[0] / 2),
     "Tanh": lambda inputs, _: np.tanh(inputs[0]),
     "Softmax": _softmax,

@@ -266,7 +266,7 @@ def _shortcut(graph: Graph) -> None:
 
 def _activation(graph: Graph) -> None:
     x = graph.value()
-    match graph.one(["Relu", "Clip", "LeakyRelu", "PRelu", "Identity", "Dropout"]):
+    match graph.one(["Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish", "Identity", "Dropout"]):
         case "Clip":
             lo, hi = graph.one([(0, 6), (-1, 1), (0.25, 0.75), (None, 1), (-0.5, None)])
             bounds = ["" if bound is None else graph.constant(np.float32(bound)) for bound in (lo, hi)]

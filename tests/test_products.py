@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from cli_cases import build, done, invoke, noise, save
 from onnx import helper
@@ -100,3 +101,27 @@ def test_products_that_broadcast_stay_on_the_host(tmp_path: Path) -> None:
     ]
     path = save(build(nodes, {"x": IMAGE}, ["y"], {"w": noise(2, 6, 6, 1, 1)}), tmp_path / "net.onnx")
     assert "the shapes (2, 6, 9, 7) and (2, 6, 1, 1) differ" in done("compile", path, "-o", tmp_path / "net.cnb").stdout
+
+
+@pytest.mark.parametrize(("op", "opset"), [("HardSwish", 17), ("HardSigmoid", 17), ("HardSigmoid", 9)])
+def test_hard_activations_are_at_most_one_layer_more(op: str, opset: int, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"], name="a", pads=[1, 1, 1, 1]),
+        helper.make_node(op, ["a"], ["b"], name="b", **({"alpha": 0.3} if op == "HardSigmoid" else {})),
+        helper.make_node("Conv", ["b", "w"], ["y"], name="y"),
+    ]
+    arrays = {"v": noise(1, 6, 6, 3, 3) / 5, "w": noise(2, 6, 6, 1, 1)}
+    model = build(nodes, {"x": IMAGE}, ["y"], arrays)
+    model.opset_import[0].version = opset
+    path, given = save(model, tmp_path / "net.onnx"), tmp_path / "in.npz"
+    np.savez(given, x=3 * noise(3, *IMAGE))
+    done("compile", path, "--calibrate", given, "-o", tmp_path / "net.cnb")
+    done("run", tmp_path / "net.cnb", "--input", given, "--output", tmp_path / "out.npz")
+    with np.load(given) as file, np.load(tmp_path / "out.npz") as out:
+        want = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": file["x"]})[0]
+        assert 20 * np.log10(np.abs(want).max() / np.abs(out["y"] - want).max()) > 60
+    assert "steps agree" in done("verify", path, "--calibrate", given, "--input", given).stdout
+    binary = load(tmp_path / "net.cnb")
+    assert not binary.metadata.get("host")
+    units = sum(line.startswith("unit") for line in disassembly(binary).splitlines())
+    assert units == (3 if op == "HardSwish" else 2)  # without a product all of it is a step of the convolution

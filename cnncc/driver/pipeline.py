@@ -162,6 +162,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-concat-codes"),
         Step("onnx", FOLD_QDQ),
         Step("onnx", "onnx-matmul-to-conv"),
+        Step("onnx", "onnx-hard-to-clip"),
         Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
         Step("onnx", "onnx-fold-pad"),

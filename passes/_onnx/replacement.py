@@ -76,7 +76,7 @@ class Replacement:
 
     def constant(self, array: Array) -> SSAValue:
         """`array` as a new constant."""
-        constant = new_constant(np.ascontiguousarray(array), self.store, None)
+        constant = new_constant(np.asarray(array, order="C"), self.store, None)
         Rewriter.insert_op(constant, InsertPoint.before(self.nodes[-1]))
         return constant.result
 
