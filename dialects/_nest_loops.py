@@ -54,9 +54,9 @@ class _LoopOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> Self:
         """`DIM step N [on AXIS] [keep] { … }`; a step of 1 may be left out."""
-        dim = parser.parse_identifier(context_msg="a dimension")
+        dim = parser.parse_identifier(context_msg=": a dimension")
         step = parser.parse_integer() if parser.parse_optional_keyword("step") else 1
-        on = parser.parse_identifier(context_msg="an axis") if parser.parse_optional_keyword("on") else ""
+        on = parser.parse_identifier(context_msg=": an axis") if parser.parse_optional_keyword("on") else ""
         keep = parser.parse_optional_keyword("keep") is not None
         loop = _record(parser, lambda: LoopAttr(Loop(dim, step, on, keep)))
         return cls.create(properties={"loop": loop}, regions=[parser.parse_region()])
@@ -98,9 +98,9 @@ class StageOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> Self:
         """`OPERAND in MEMORY [buffers N]`."""
-        operand = parser.parse_identifier(context_msg="an operand")
+        operand = parser.parse_identifier(context_msg=": an operand")
         parser.parse_keyword("in")
-        memory = parser.parse_identifier(context_msg="a memory")
+        memory = parser.parse_identifier(context_msg=": a memory")
         buffers = parser.parse_integer() if parser.parse_optional_keyword("buffers") else 1
         fetch = _record(parser, lambda: StageAttr(Stage(operand, memory, 0, buffers)))
         return cls.create(properties={"fetch": fetch})

@@ -260,6 +260,24 @@ def test_cli_ir_of_a_layer_without_what_it_reads(old: str, new: str, message: st
     assert message in refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("nest.for c {", "nest.for {", "bad.mlir:17:22: identifier expected: a dimension"),
+        ("nest.mac\n", "\n", "ir/bad.mlir: its body is empty (layer 'c1') in: \"nest.for\"() <{loop = "),
+        ("nest.for", "nest.par", "axis (layer 'c1') in: \"nest.par\"() <{loop = "),
+        (r"    func.return .*\n", "", "nest.group nest.yield: it is missing"),
+        (r"\}\n\}\n", "}\n", "expected an op or '}': the text of an op is cut, or a '}' is missing"),
+        (r"\}\n\}\n", "}\n}\n}\n", "bad.mlir:63:1: the module ends above this: there is a '}' too many, or text"),
+    ],
+)
+def test_cli_edited_ir_is_refused_with_the_place(old: str, new: str, message: str, folder: Path) -> None:
+    text = next(Path("ir").glob("*-nest-stage.mlir")).read_text()
+    assert re.search(old, text)
+    Path("ir/bad.mlir").write_text(re.sub(old, new, text, count=1))
+    assert message in refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
+
+
 def test_cli_edited_ir_that_makes_no_binary(folder: Path) -> None:
     """No command could read the file, which is not written."""
     text = next(Path("ir").glob("*-nest-assign-mapping.mlir")).read_text()

@@ -6,7 +6,7 @@ Weights of `NAME.mlir` are in `NAME.npz`, else in `weights.npz`, in the same fol
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from math import prod
@@ -20,13 +20,27 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 
 from cnncc.context import CompilerContext
 from cnncc.dialects.isa import InstOp
-from cnncc.errors import Finding, Refusal, hint, one_line
+from cnncc.errors import Finding, Refusal, hint, one_line, refusals_of
 from cnncc.mapping.notation import NotationError
 from cnncc.util.files import read_bytes
 from cnncc.util.wrap import wrapped
 
 IR_LIMIT_BYTES = 1 << 28
 MOST_ELEMENTS, MOST_BITS = 1 << 31, 64  # of a tensor; of an integer
+# What xDSL says of IR, and what its user has to know.
+_PLAINER = (
+    (
+        r"Could not parse entire input!",
+        "the module ends above this: there is a '}' too many, or text behind the module",
+    ),
+    (r" ?in block definition", "expected an op or '}': the text of an op is cut, or a '}' is missing"),
+    (
+        r"Operation \S+ terminates block in .* is not a terminator",
+        "the end of a function is func.return, that of a nest.group nest.yield: it is missing",
+    ),
+    (r"Region '\w+' at position \d+ expected a single block, but got 0 blocks", "its body is empty"),
+)
+_LABEL = re.compile(r'\blabel = "([^"]+)"')
 # xDSL's lexer takes exponential time for a string without an end.
 _TO_CHECK = re.compile(
     r"""(?P<string>"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+")|//[^\n]*|(?P<open>")|^(?P<alias>[#!][\w$.]+\s*+=)"""
@@ -74,7 +88,8 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
     with user_errors():
         try:
             module = Parser(ctx, text, name=str(path)).parse_module()
-            module.verify()
+            with refusals_of(str(path)), user_errors():
+                module.verify()
             check_order(module, str(path))
         except (RecursionError, ValueError, OverflowError, NotImplementedError) as error:
             raise Refusal(f"{path}: {one_line(str(error))}") from error
@@ -140,12 +155,12 @@ def user_errors() -> Generator[None]:
     try:
         yield
     except ParseError as error:
-        message = f"{error.span.get_location()}: {one_line(error.msg)}"
+        message = f"{error.span.get_location()}: {_plainer(one_line(error.msg))}"
         cause = error.__context__
         excerpt = cause.excerpt if isinstance(cause, NotationError) else ()
         raise Refusal(message, Finding(message, excerpt=excerpt)) from None
     except DiagnosticException as error:
-        raise Refusal(f"{one_line(str(error))}{_culprit(error)}") from None
+        raise Refusal(f"{_plainer(one_line(str(error)))}{_culprit(error)}") from None
     # An OSError, too: the reader of the output has gone, which is no fault (`cli/main.py`).
     except BrokenPipeError:
         raise
@@ -153,11 +168,33 @@ def user_errors() -> Generator[None]:
         raise Refusal(f"{error.filename}: {error.strerror}") from error
 
 
+def _plainer(message: str) -> str:
+    """A message of xDSL, or the words of `_PLAINER` for it."""
+    return next((plain for pattern, plain in _PLAINER if re.fullmatch(pattern, message)), message)
+
+
 def _culprit(error: Exception) -> str:
-    """The op that does not verify: the line above the carets in the note, which contains the whole module."""
+    """The op that does not verify: the line above the carets in the note, which contains the whole module.
+
+    Where that line, cut to its length, does not show the label of the layer, the label stands before it.
+    """
     for note in getattr(error, "__notes__", ()):
         lines = note.splitlines()
-        for above, line in pairwise(lines):
+        for number, (above, line) in enumerate(pairwise(lines), start=1):
             if line.strip().startswith("^^^"):
-                return f" in: {one_line(above)}"
+                op_line, label = one_line(above), _label_around(lines[:number])
+                layer = f" (layer '{label}')" if label and f'label = "{label}"' not in op_line else ""
+                return f"{layer} in: {op_line}"
+    return ""
+
+
+def _label_around(lines: Sequence[str]) -> str:
+    """The label of the op on the last line, or of the nearest op around it that has one; '' without any."""
+    depth = len(lines[-1])
+    for line in reversed(lines):
+        indent = len(line) - len(line.lstrip())
+        if indent < depth and line.strip():
+            depth = indent
+            if label := _LABEL.search(line):
+                return label[1]
     return ""
