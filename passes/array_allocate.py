@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 from xdsl.context import Context
@@ -12,6 +13,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Glb
 from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp, cores_of
+from cnncc.dialects.isa import InstOp
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Finding, Refusal
 from cnncc.isa.dram_layout import dram_layout
@@ -44,6 +46,28 @@ def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime
         for name, tensor in tensors.items()
         if tensor.memory == "glb" and name in layers
     ]
+
+
+def check_places(module: ModuleOp, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that share words of the GLB and are needed at the same time. Raises Refusal."""
+    placed = {name: tensor for name, tensor in tensors.items() if tensor.at >= 0}
+    in_glb = [tensor for tensor in placed.values() if tensor.memory == "glb" and not tensor.part_of]
+    if cores_of(module):  # run all at once
+        _check_apart(in_glb)
+        return
+    needed: dict[int, list[Tensor]] = {}
+    for name, _, first, last in _lifetimes(module, tensors):
+        for number in range(first, last + 1) if name in placed else ():
+            needed.setdefault(number, []).append(placed[name])
+    for together in needed.values():
+        _check_apart(together)
+
+
+def _check_apart(tensors: Sequence[Tensor]) -> None:
+    """Raises Refusal for tensors that share words."""
+    for one, other in pairwise(sorted((tensor for tensor in tensors if tensor.words), key=lambda tensor: tensor.at)):
+        if other.at < one.at + one.words:
+            raise Refusal(f"tensors {one.name} and {other.name} share word {other.at} of the GLB: run array-allocate")
 
 
 def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], needed: int, glb_words: int) -> None:
@@ -118,7 +142,11 @@ class ArrayAllocatePass(ModulePass):
     arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Set `at` in place."""
+        """Set `at` in place. Raises Refusal, also for programs that are encoded, with the places in them."""
+        if any(isinstance(part, InstOp) for part in op.ops):
+            raise Refusal(
+                f"{self.name}: the instructions hold the places of tensors already: run it before array-to-isa"
+            )
         at = allocate(op, marked_array(op, self.arch, self.name).glb)
         for tensor_op in op.ops:
             if isinstance(tensor_op, TensorOp):

@@ -25,6 +25,7 @@ from cnncc.frontend.segments import name_after_tensors
 from cnncc.isa.fields import FieldTerm, Value, When
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction, instruction
 from cnncc.isa.table import InstructionKind as Kind
+from cnncc.passes.array_allocate import check_places
 from cnncc.weights import WeightStore
 
 EXTENTS = 4
@@ -80,11 +81,16 @@ class _Layer:
                 raise Refusal(f"a condition names loop {name}, around it are {', '.join(self.around) or 'none'}")
         return tuple(sorted({self.registers[name] for name in names}))
 
-    def descriptor(self, view: str) -> int:
-        """The number of a view; 0 where there is none, since the field is then not looked at."""
-        if view and view not in self.descriptors:
+    def descriptor(self, view: str, memory: A.Memory = "glb") -> int:
+        """The number of a view of `memory`; 0 where there is none, since the field is then not looked at."""
+        if not view:
+            return 0
+        if view not in self.descriptors:
             raise Refusal(f"there is no view {view} before it; there are {', '.join(self.descriptors) or 'none'}")
-        return self.descriptors[view] if view else 0
+        tensor = self.tensors[self.tensor[view]]
+        if tensor.memory != memory:
+            raise Refusal(f"view {view} is on tensor {tensor.name} in {tensor.memory}, not in {memory}")
+        return self.descriptors[view]
 
     def view(self, view: A.View) -> list[tuple[Instruction, str]]:
         """`desc`, and a `step` for each loop."""
@@ -124,7 +130,7 @@ class _Layer:
 
     def dma(self, dma: A.Dma) -> Instruction:
         return instruction(
-            "dma", direction=dma.direction, dram=self.descriptor(dma.dram), glb=self.descriptor(dma.glb),
+            "dma", direction=dma.direction, dram=self.descriptor(dma.dram, "dram"), glb=self.descriptor(dma.glb),
             count=dma.count, words=dma.words, dram_offset=dma.dram_offset, glb_offset=dma.glb_offset,
             dram_step=dma.dram_step, glb_step=dma.glb_step, rows=dma.rows, y=dma.y, x=dma.x,
             **self.tokens(dma.tokens),
@@ -382,6 +388,7 @@ class ArrayToIsaPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace layers and host ops by instructions and their tables."""
         tensors = A.tensors_of(op)
+        check_places(op, tensors)
         program = _Program(op, weights_of(ctx), tensors)
         if cores := A.cores_of(op):
             _check_all_in_cores(op)

@@ -220,6 +220,59 @@ def test_isa_lowering_refusals(old: str, new: str, message: str) -> None:
         lower(INPUTS, CONV.replace(old, new, 1))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("dram w.dram, glb w", "dram w, glb w", "array.dma: view w is on tensor conv1.w.glb in glb, not in dram"),
+        ("load weight, view w", "load weight, view w.dram", "view w.dram is on tensor conv1.w in dram, not in glb"),
+    ],
+)
+def test_isa_views_of_the_other_memory_are_refused(old: str, new: str, message: str) -> None:
+    assert old in CONV
+    with pytest.raises(Refusal, match=message):
+        lower(INPUTS, CONV.replace(old, new, 1))
+
+
+PLACED = """
+    array.tensor whole, memory glb, words 40, at 100
+    array.tensor part, memory glb, words 40, part_of whole, at 100
+    array.tensor next, memory glb, words 10, at 140
+    array.tensor late, memory glb, words 10, at 110
+    array.tensor none, memory glb, words 0, at 105
+    array.tensor apart, memory glb, words 50
+    array.layer "first" computes "" { array.view v, tensor part  array.view w, tensor next  array.view u, tensor none }
+    array.layer "second" computes "" { array.view v, tensor late }
+"""
+
+
+def placed(old: str, new: str) -> None:
+    assert old in PLACED
+    text = PLACED.replace(old, new, 1)
+    ArrayToIsaPass().apply(new_context(), Parser(new_context(), f"builtin.module {{ {text} }}").parse_module())
+
+
+@pytest.mark.parametrize("used", ["tensor late }", "tensor whole }"])
+def test_isa_tensors_that_meet_have_words_of_their_own(used: str) -> None:
+    placed("tensor late }", used)
+    with pytest.raises(Refusal, match="^tensors whole and next share word 139 of the GLB: run array-allocate$"):
+        placed("at 140", "at 139")
+    with pytest.raises(Refusal, match="^tensors whole and late share word 110 of the GLB: run array-allocate$"):
+        placed("tensor late }", "tensor late  array.view w, tensor whole }")
+
+
+def test_isa_tensors_of_cores_are_needed_all_at_once() -> None:
+    with pytest.raises(Refusal, match="^tensors whole and late share word 110 of the GLB: run array-allocate$"):
+        placed(PLACED[PLACED.index("    array.layer") :], "array.core c {}")
+
+
+def test_isa_encoded_programs_keep_their_places() -> None:
+    program, ctx = lower(INPUTS)
+    with pytest.raises(
+        Refusal, match="array-allocate: the instructions hold the places .*: run it before array-to-isa"
+    ):
+        ArrayAllocatePass("spatial-4x4").apply(ctx, program)
+
+
 def test_isa_lowering_needs_places() -> None:
     program, ctx = module()
     with pytest.raises(Refusal, match="tensor x has no place in a memory: run array-allocate first"):
