@@ -178,6 +178,8 @@ class Tensor:
         words = 0 if self.memory == "host" else self.words  # the host's values may have any shape
         if self.at < -1 or min(words, self.offset, self.image, self.plane, self.pitch) < 0:
             raise ValueError(f"tensor {self.name}: words, places and steps are not negative")
+        if max(map(abs, (self.zero, *self.clamp))) > 1 << 31:
+            raise ValueError(f"tensor {self.name}: zero {self.zero} and clamp {list(self.clamp)} are of 32 bits")
 
     @property
     def in_record(self) -> bool:

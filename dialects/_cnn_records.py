@@ -12,6 +12,13 @@ from cnncc.numerics import INT32
 def _check_clamp(clamp: tuple[int, ...]) -> None:
     if len(clamp) != 2 or clamp[0] > clamp[1]:
         raise ValueError(f"{list(clamp)} is no range")
+    for limit in clamp:
+        _check_int32(limit)
+
+
+def _check_int32(integer: int) -> None:
+    if not INT32[0] <= integer <= INT32[1]:
+        raise ValueError(f"{integer:,} is no integer of 32 bits: zero points and clamps are")
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Steps:
     def __post_init__(self) -> None:
         _check_clamp(self.clamp)
         _check_clamp(self.add_clamp)
+        _check_int32(self.zero)
         check_slope(self.slope)
         if self.multiply and not self.factors:
             raise ValueError("a residual is multiplied by factors: there are none")
@@ -77,6 +85,7 @@ class Quant:
         if self.element not in ELEMENTS:
             raise ValueError(f"element is {self.element}, it must be one of {', '.join(ELEMENTS)}")
         _check_clamp(self.clamp)
+        _check_int32(self.zero)
 
 
 @dataclass(frozen=True)

@@ -280,12 +280,28 @@ def test_cli_edited_ir_is_refused_with_the_place(old: str, new: str, message: st
 
 def test_cli_edited_ir_that_makes_no_binary(folder: Path) -> None:
     """No command could read the file, which is not written."""
-    text = next(Path("ir").glob("*-nest-assign-mapping.mlir")).read_text()
-    old = "clamp = [-16383, 16383]>}"  # of the network's input
-    assert old in text
-    Path("ir/bad.mlir").write_text(text.replace(old, old.replace("16383]", "4294967296]")))
+    text = next(Path("ir").glob("*-array-to-isa.mlir")).read_text()
+    Path("ir/bad.mlir").write_text(text.replace('  isa.inst "end"\n', "", 1))
     said = refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
-    assert "ir/bad.mlir: edited IR that makes no binary? manifest.json: tensor x: " in said
+    assert "ir/bad.mlir: edited IR that makes no binary? 1 loop without end" in said
+
+
+@pytest.mark.parametrize(
+    ("step", "old", "new", "message"),
+    [
+        ("nest-assign-mapping", "16383]>}", "4294967296]>}", "bad.mlir:8:144: 4,294,967,296 is no integer of 32 bits"),
+        ("nest-assign-mapping", "clamp = [-16383, 16383]>}", "zero = 4294967296>}", "4,294,967,296 is no integer of"),
+        ("nest-assign-mapping", 'scale = "c1.q"', 'scale = "c1.q", zero = -4294967296', "-4,294,967,296 is no integer"),
+        ("nest-assign-mapping", "clamp = [0,", "clamp = [-4294967296,", "bad.mlir:11:74: -4,294,967,296 is no integer"),
+        ("array-allocate", "clamp [-16383, 16383]", "clamp [-16383, 4294967296]", "bad.mlir:12:3: tensor x: zero 0 "),
+    ],
+)  # fmt: skip
+def test_cli_edited_ir_with_integers_that_do_not_fit(step: str, old: str, new: str, message: str, folder: Path) -> None:
+    """The place is in the IR, not in the binary that would be made of it."""
+    text = next(Path("ir").glob(f"*-{step}.mlir")).read_text()
+    assert old in text
+    Path("ir/bad.mlir").write_text(text.replace(old, new, 1))
+    assert message in refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
 
 
 def test_cli_ir_without_its_weights(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -105,19 +107,30 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     from cnncc.driver.build_text import build_text
     from cnncc.util.files import write_atomically
 
-    binary = build.binary()
+    edited = build.compilation.edited
+    with _refusals_of_edited(edited):
+        binary = build.binary()
     if emit == "asm":
         write_text(output, disassembly(binary))
         return
     assert output is not None
-    data = to_bytes(binary)
-    if (edited := build.compilation.edited) is not None:
-        try:
+    with _refusals_of_edited(edited):
+        data = to_bytes(binary)
+        if edited is not None:
             from_bytes(data)
-        except Refusal as refusal:
-            raise Refusal(f"{edited}: edited IR that makes no binary? {refusal}") from refusal
     write_atomically(output, data)
     click.echo(fitted(build_text(build, binary, output, len(data))))
+
+
+@contextmanager
+def _refusals_of_edited(file: Path | None) -> Generator[None]:
+    """Refusals that are raised inside name the file that a user may have edited, if there is one."""
+    try:
+        yield
+    except Refusal as refusal:
+        if file is None:
+            raise
+        raise Refusal(f"{file}: edited IR that makes no binary? {refusal}") from refusal
 
 
 def _write_ir(compilation: Compilation, output: Path | None) -> None:
