@@ -128,6 +128,11 @@ def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:
     refused_as("no certificate: layer", "energy", least=10**400)
     refused_as("no certificate: NaN is no number", "energy", least=float("nan"))
     refused_as("no certificate|no part of a program", "words", mapping="k > nonsense")
+    without = json.loads(json.dumps(lenet))
+    del without["layers"][layer]["costs"]["words"]["least"]
+    file.write_text(json.dumps(without))
+    with pytest.raises(Refusal, match="no certificate: layer '.*': there is no 'least'$"):
+        checked(LENET, "spatial-4x4", file)
 
 
 def test_least_costs_hold_for_all_fronts() -> None:

@@ -141,6 +141,8 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
         progress(f"checking {plan.label}", done, len(given.plans))
         try:
             yield list(_checked(plan, entry, arch, layers, limits, known))
+        except KeyError as error:
+            raise Refusal(f"{file}: no certificate: layer '{plan.label}': there is no {error}") from error
         except DAMAGE as error:
             raise Refusal(f"{file}: no certificate: layer '{plan.label}': {error!r}") from error
         except Refusal as refusal:
