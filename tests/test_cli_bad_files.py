@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import LENET, done, invoke, noise, refused, refuses, write_conv_files
+from cli_cases import LENET, build, done, invoke, noise, refused, refuses, save, write_conv_files
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 
@@ -276,6 +277,34 @@ def test_cli_edited_ir_is_refused_with_the_place(old: str, new: str, message: st
     assert re.search(old, text)
     Path("ir/bad.mlir").write_text(re.sub(old, new, text, count=1))
     assert message in refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
+
+
+def test_cli_edited_nodes_whose_shapes_do_not_fit(tmp_path: Path) -> None:
+    """Such a pool would go to the host, and no image would run."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["f"], name="f"),
+        helper.make_node("Gemm", ["f", "w"], ["l"], name="fc"),
+        helper.make_node("Relu", ["l"], ["y"], name="y"),
+    ]
+    save(build(nodes, {"x": (1, 3, 5, 5)}, ["y"], {"w": noise(1, 12, 4)}), tmp_path / "net.onnx")
+    done("compile", tmp_path / "net.onnx", "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
+    for step in ("import", "onnx-calibrate"):
+        text = next((tmp_path / "ir").glob(f"*-{step}.mlir")).read_text()
+        assert "kernel_shape = array<i64: 2, 2>" in text
+        edited = tmp_path / "ir" / "edited.mlir"
+        edited.write_text(text.replace("kernel_shape = array<i64: 2, 2>", "kernel_shape = array<i64: 1, 2>"))
+        said = refuses(tmp_path, "compile", "--from", edited, "-o", tmp_path / "out.cnb")
+        assert f"{edited}: its shapes do not fit together: " in said
+        assert "node name: fc" in said
+
+
+def test_cli_edited_nodes_whose_results_are_not_of_their_types(folder: Path) -> None:
+    text = next(Path("ir").glob("*-onnx-calibrate.mlir")).read_text()
+    assert "pads = array<i64: 1, 1, 1, 1>" in text
+    Path("ir/bad.mlir").write_text(text.replace("pads = array<i64: 1, 1, 1, 1>", "pads = array<i64: 1, 0, 1, 1>"))
+    said = refuses(folder, "compile", "--from", "ir/bad.mlir", "-o", "out.cnb")
+    assert "Conv node 'c2': its result is tensor<1x4x6x4xf32>, and would have the shape [1, 4, 6, 3]" in said
 
 
 def test_cli_edited_ir_that_makes_no_binary(folder: Path) -> None:

@@ -8,10 +8,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
-from xdsl.dialects.builtin import IntegerAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType
 
 from cnncc.arch.model import load_arch
 from cnncc.dialects.nest import CoresOp
+from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import dump_file, read_ir
 from cnncc.driver.pipeline import (
     ASSIGN,
@@ -30,14 +31,14 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.errors import Refusal
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
-from cnncc.main_function import input_names
+from cnncc.main_function import input_names, main_function
 from cnncc.mapper.objective import Objective
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.layer_groups import GROUPS
 from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
 from cnncc.util.npz import read_npz
 from cnncc.util.progress import Progress, silent
-from cnncc.weights import Array
+from cnncc.weights import Array, WeightStore
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
         # The step that makes the chosen groups is among the steps then.
         settings = replace(settings, groups=AUTO)
     compilation = Compilation(ctx, module, settings, edited=start)
+    _check_nodes(module, ctx.weights, start)
     remaining = [step.name for step in compilation.remaining()]
     mapped = "its layers are mapped already"
     of_mapping = ("schedule", "dataflow", "objective", "slack", "parallel", "fps")
@@ -204,6 +206,25 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     elif options.calibrate is not None:
         compilation.warnings.append(f"--calibrate {options.calibrate} has no effect: {start} was calibrated already")
     return compilation
+
+
+def _check_nodes(module: ModuleOp, store: WeightStore, start: Path) -> None:
+    """Raises Refusal for edited ONNX nodes that do not fit together, or whose results are not of their types."""
+    if not any(isinstance(op, NodeOp) for op in module.walk()):
+        return
+    from cnncc.frontend.export_onnx import export_onnx
+    from cnncc.frontend.load_onnx import with_shapes
+
+    nodes = [op for op in main_function(module).body.block.ops if isinstance(op, NodeOp)]
+    model = export_onnx(module, store)
+    graph = with_shapes(model, start).graph
+    types = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+    inferred = {name: [dim.dim_value for dim in of.shape.dim] for name, of in types.items() if of.HasField("shape")}
+    for op, node in zip(nodes, model.graph.node, strict=False):  # behind them may stand nodes that rename outputs
+        for value, name in zip(op.results, node.output, strict=True):
+            shape = inferred.get(name, [0])
+            if 0 not in shape and isinstance(value.type, TensorType) and shape != list(value.type.get_shape()):
+                raise Refusal(f"{start}: {op.label()}: its result is {value.type}, and would have the shape {shape}")
 
 
 def _too_late(start: Path, what: str, option: str, step: str) -> Refusal:

@@ -50,7 +50,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None, shapes:
     _check(model, encoded, path)
     _check_attributes(model, path)
     fix_shapes(model, path, batch, shapes, refusals)
-    inferred = _inferred(model, path)
+    inferred = with_shapes(model, path)
     # Inference leaves sizes of outputs open that depend on values.
     give_shapes(inferred.graph.output, shapes)
     if widen_halves(inferred):
@@ -187,8 +187,8 @@ def _check_attributes(model: ModelProto, path: Path) -> None:
     refusals.raise_any(str(path))
 
 
-def _inferred(model: ModelProto, path: Path) -> ModelProto:
-    """`model` with the types of all values that ONNX can infer."""
+def with_shapes(model: ModelProto, path: Path) -> ModelProto:
+    """`model` with the types of all values that ONNX can infer. Raises Refusal for shapes that do not fit together."""
     import onnx
 
     try:
