@@ -21,7 +21,7 @@ from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import Grid
 from cnncc.machine.values.interpreter import BLOCK_ELEMENTS, Interpreter
-from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.regfile import Half, HalfFault
 
 GLB, SHARED, DRAM = 700, 200, 900
@@ -909,3 +909,20 @@ def test_a_half_grows_with_the_words_that_come() -> None:
     half.put(0, words[..., :2], edge=False, most=2)
     half.put(2, words[..., 2:], edge=False, most=4)
     assert np.array_equal(half.data, words) and half.filled.all() and half.loaded == 4
+
+
+def test_words_that_differ_take_as_much_memory_as_is_written() -> None:
+    """A memory of 2**22 words for 10**6 images is 8 TiB; of those that differ, the highest address is 6."""
+    images = 10**6
+    values = np.arange(images).astype(np.int16)[:, None]
+    glb = Memory("glb", 1 << 22, images)
+    glb.write(np.array([3]), values)
+    before = glb.part(2, 5)
+    glb.write(np.array([6]), values + 1)
+    glb.write(np.array([1 << 21]), values[:1] + 7)
+    assert np.array_equal(glb.read(np.array([3, 6, 3])), np.hstack([values, values + 1, values]))
+    glb.write(np.array([3]), values + 2)
+    glb.put_back(2, before)
+    assert np.array_equal(glb.read(np.array([3, 1 << 21]))[:5], np.hstack([values, np.full_like(values, 7)])[:5])
+    with pytest.raises(OutOfRange, match="glb word 7 is read but was never written"):
+        glb.read(np.array([6, 7]))

@@ -49,9 +49,9 @@ class Memory:
         """Restore the words from `start` on to `part`, an earlier copy."""
         words = slice(start, start + part.words)
         self._common[words], self._differs[words], self._written[words] = part._common, part._differs, part._written
-        # A part without own words has none that differs, and `_own` is read for words that differ alone.
+        # Words for which a part holds none of its own do not differ, and `_own` is read for words that differ alone.
         if self._own is not None and part._own is not None:
-            self._own[:, words] = part._own
+            self._own[:, start : start + part._own.shape[1]] = part._own
 
     def check(self, place: Place) -> None:
         """Raises OutOfRange for an address outside."""
@@ -118,15 +118,27 @@ class Memory:
             fill(self._common, place, values[0])
             fill(self._differs, place, False)
             return
-        if place.size and (low := ends(place)[0]) < self.shared_words:
+        if not place.size:
+            return
+        low, high = ends(place)
+        if low < self.shared_words:
             raise OutOfRange(f"{self.name} word {low} holds weights, which differ for no image")
-        if self._own is None:
-            self._own = np.zeros((self.images, self.words - self.shared_words), np.int16)
+        own = self._own_words(high + 1 - self.shared_words)
         if isinstance(place, Strided):
-            replace(place, start=place.start - self.shared_words).of(self._own)[...] = values
+            replace(place, start=place.start - self.shared_words).of(own)[...] = values
         else:
-            self._own[:, place - self.shared_words] = values
+            own[:, place - self.shared_words] = values
         fill(self._differs, place, True)
+
+    def _own_words(self, least: int) -> Operands:
+        """The words [images, words] that differ, at least so many: an array may have a GLB that no program fills."""
+        held = 0 if self._own is None else self._own.shape[1]
+        if self._own is None or held < least:
+            grown = np.zeros((self.images, min(max(least, 2 * held), self.words - self.shared_words)), np.int16)
+            if self._own is not None:
+                grown[:, :held] = self._own
+            self._own = grown
+        return self._own
 
 
 def _holds(mask: Mask, place: Strided) -> bool:
