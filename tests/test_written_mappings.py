@@ -325,6 +325,17 @@ def test_what_is_refused(written: str | Equation, messages: list[str]) -> None:
         assert finding.what.startswith(message), found
 
 
+def test_words_of_a_virtual_neighbour_count_where_loops_that_run_once_go() -> None:
+    """Two loops on columns, one of which goes: each PE is a set by itself, which may receive columns."""
+    links = replace(ARCH.links, south=True)
+    narrow = replace(ARCH, cols=1, pe=replace(ARCH.pe, pong_words=12), links=links)
+    written = MappingText("k' > w > h' > c > [k''||@cols r||@rows h''||@cols] > {s}")
+    (found,) = written_violations(SHAPE, narrow, written, OPERANDS)
+    assert (found.resource, found.value, found.limit) == ("pe.virtual_words", 4, 0)
+    enough = replace(narrow, pe=replace(narrow.pe, virtual_words=4))
+    assert written_violations(SHAPE, enough, written, OPERANDS) == []
+
+
 def test_stages_of_what_does_not_move_are_refused() -> None:
     with pytest.raises(Refusal, match="its ifmap lies in the GLB as a whole: leave out ifmap@glb"):
         used("ifmap@glb > k > h > w > c > {r > s}")

@@ -58,8 +58,8 @@ def written_violations(shape: LayerShape, arch: Arch, written: MappingText, oper
         return [Finding(error.message, resource="mapping", excerpt=error.excerpt)]
     if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
         return broken
-    on_array = [*space_problems(mapping, shape, arch), *file_problems(mapping, shape, arch)]
     several = without_single(mapping.loops, mapping.stages, shape.sizes)
+    on_array = [*space_problems(mapping, shape, arch), *file_problems(several, shape, arch)]
     return [*on_array, *too_many_loops(several, "fewer tiles")]
 
 
