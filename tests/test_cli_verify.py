@@ -40,6 +40,7 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.accuracy import accuracy
 from cnncc.driver.verify import compare_floats, compare_integers
+from cnncc.machine.values.memory import Memory
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -333,6 +334,34 @@ def test_cli_compile_names_the_step_that_crashes(model: Path, monkeypatch: pytes
         "(CNNCC_TRACEBACK=1 shows where)"
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["Unable to allocate 8.00 GiB", ""])
+def test_cli_memory_that_is_full_is_no_defect(
+    text: str, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither of a step nor of a machine that runs its result."""
+
+    def full(*_: object) -> None:
+        raise MemoryError(text)
+
+    wanted = (
+        f"cnncc: not enough memory: {text or 'it is full'}: give fewer images, a smaller batch, or an array with fewer "
+        f"glb.words"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "write", full)
+        assert refused_by("verify", model, "--images", 2) == wanted
+    monkeypatch.setattr(dead_code.OnnxDeadCodePass, "apply", full)
+    assert refused_by("compile", model, "-o", tmp_path / "net.cnb") == wanted
+    assert list(tmp_path.iterdir()) == []
+
+
+def refused_by(*args: object) -> str:
+    """The last line on stderr, of what is refused."""
+    result = invoke(*args)
+    assert result.exit_code == 1, (result.stdout, result.stderr)
+    return result.stderr.splitlines()[-1]
 
 
 def test_cli_verify_in_int8_and_on_other_arrays(model: Path) -> None:

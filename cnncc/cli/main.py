@@ -1,7 +1,8 @@
 """The command line: parses, calls one function, and turns its outcome into an exit code.
 
     0   done
-    1   the input is refused: one line on stderr, and one for each problem if there are several
+    1   the input is refused: one line on stderr, and one for each problem if there are several; or it takes more memory
+        than there is
     2   wrong usage
     3   a defect of cnncc: one line; with CNNCC_TRACEBACK=1 also the traceback
 
@@ -102,6 +103,10 @@ class _Commands(click.Group):
                 sys.exit(1)
             if os.environ.get("CNNCC_TRACEBACK") == "1":
                 traceback.print_exc()
+            if isinstance(error, MemoryError):
+                advice = "give fewer images, a smaller batch, or an array with fewer glb.words"
+                click.echo("cnncc: " + one_line(f"not enough memory: {str(error) or 'it is full'}: {advice}"), err=True)
+                sys.exit(1)
             advice = "this is a defect of cnncc, please report (CNNCC_TRACEBACK=1 shows where)"
             click.echo("cnncc: " + one_line(f"{type(error).__name__}: {error}: {advice}"), err=True)
             sys.exit(3)

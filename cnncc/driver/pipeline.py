@@ -299,13 +299,16 @@ class Compilation:
         self.step(self.remaining()[0])
 
     def step(self, step: Step) -> None:
-        """Run one step. Raises: Refusal, also for edited IR that it cannot run; StepFailed for a defect of the step."""
+        """Run one step.
+
+        Raises: Refusal, also for edited IR that it cannot run; MemoryError; StepFailed for a defect of the step.
+        """
         self.ctx.progress(step.name)
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
             self.module.verify()
-        except Refusal:
+        except (Refusal, MemoryError):
             raise
         except Exception as error:
             failure = StepFailed(step, error)

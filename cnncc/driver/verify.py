@@ -139,6 +139,8 @@ class Verifier:
             difference, compared = self._check(step, module)
         except Refusal as refusal:  # a Trap is one, too
             difference, compared = f"cannot be run: {refusal}", ""
+        except MemoryError:
+            raise  # no step is wrong
         except Exception as error:
             difference, compared = f"cannot be run: {type(error).__name__}: {error}", ""
         self.checks.append(Check(step.name, step.level, not difference, difference or compared))
