@@ -27,7 +27,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     UnitAttr,
 )
-from xdsl.ir import Attribute, Dialect, Operation
+from xdsl.ir import Attribute, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -97,6 +97,19 @@ def quants_of(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
     return [attr.data if isinstance(attr, QuantAttr) else None for attr in quants]
 
 
+def is_per_channel(residual: SSAValue | None, result: SSAValue) -> bool:
+    """Whether a residual has one pixel, which all results of an image's channel read: n k 1 1 of n k h w."""
+    return residual is not None and shape(residual.type) != shape(result.type)
+
+
+def check_residual(name: str, residual: SSAValue | None, result: SSAValue) -> None:
+    """Raises VerifyException for a residual of another shape than the result's, and than one pixel a channel."""
+    if is_per_channel(residual, result) and residual is not None:
+        wanted = shape(result.type)
+        if len(wanted) != 4 or shape(residual.type) != (*wanted[:2], 1, 1):
+            raise VerifyException(f"{name}: the residual has the shape of the result, or one pixel a channel")
+
+
 def value_key(op: Operation) -> str | None:
     """The name of the value that `op` computes, the same at every level; None where it has none."""
     for name in ("until", "label"):
@@ -114,6 +127,7 @@ def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
         raise VerifyException(f"{op.name}: result is {shape(op.result.type)}, the window gives {want}")
     if (op.residual is not None) != bool(op.steps and op.steps.data.factors):
         raise VerifyException(f"{op.name}: a residual and its factors go together")
+    check_residual(op.name, op.residual, op.result)
     check_shuffle(op.name, op.steps.data.shuffle if op.steps else 1, op.result.type)
 
 
@@ -193,7 +207,7 @@ class PoolOp(_WindowOp):
 
 
 class ElementwiseOp(IRDLOperation):
-    """An operation on two values of one shape, word by word: an epilogue with a residual, and nothing before it."""
+    """An operation on a value and a residual, word by word: an epilogue with nothing before the residual."""
 
     MULTIPLIES: ClassVar[bool]
     x = operand_def(TensorType)
@@ -215,8 +229,9 @@ class ElementwiseOp(IRDLOperation):
             raise VerifyException(f"{self.name}: the epilogue needs factors of a residual {what}")
         if steps.bias or steps.scale:
             raise VerifyException(f"{self.name}: the epilogue has no bias and no scale, only factors")
-        if not shape(self.x.type) == shape(self.residual.type) == shape(self.result.type):
-            raise VerifyException(f"{self.name}: operands and result have one shape")
+        if shape(self.x.type) != shape(self.result.type):
+            raise VerifyException(f"{self.name}: the first operand and the result have one shape")
+        check_residual(self.name, self.residual, self.result)
 
 
 @irdl_op_definition

@@ -68,7 +68,7 @@ from cnncc.dialects._nest_loops import ForOp, LoopAttr, MacOp, ParOp, StageAttr,
 from cnncc.dialects._nest_loops import build_nest as build_nest
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects._verifiers import use_simple_verifiers
-from cnncc.dialects.cnn import Steps, StepsAttr, WindowAttr, check_shuffle, shape
+from cnncc.dialects.cnn import Steps, StepsAttr, WindowAttr, check_residual, check_shuffle, is_per_channel, shape
 from cnncc.mapping.channels import Channel, Link, Reader, Region, channel_problem, image_tokens, regions_problem
 from cnncc.mapping.groups import GroupLayer, RowRead, group_problem, load_of_rows, without_unread_rows
 from cnncc.mapping.liveness import CoreChainData, liveness_problem
@@ -460,7 +460,8 @@ def operands(layer: LayerOp) -> set[str]:
     has = {
         "weight": layer.kind.data == "mac",
         "params": bool(steps.bias or steps.scale),
-        "residual": layer.residual is not None,
+        # One pixel a channel is resident: its blocks would not be those of the output.
+        "residual": layer.residual is not None and not is_per_channel(layer.residual, layer.result),
     }
     return {"ifmap", "output"} | {operand for operand, is_read in has.items() if is_read}
 
@@ -471,8 +472,9 @@ def _check_shapes(layer: LayerOp) -> None:
     n, channels, ih, iw = image_shape(layer.ifmap.type)
     if image_shape(layer.result.type) != (sizes.n, sizes.k, sizes.h, sizes.w):
         raise VerifyException(f"nest.layer: sizes {sizes} do not fit the result {shape(layer.result.type)}")
-    if layer.residual is not None and shape(layer.residual.type) != shape(layer.result.type):
-        raise VerifyException("nest.layer: the residual has the shape of the result")
+    check_residual("nest.layer", layer.residual, layer.result)
+    if layer.kind.data == "copy" and is_per_channel(layer.residual, layer.result):
+        raise VerifyException("nest.layer: a copy has a residual of its own shape")
     if (n, channels) != (sizes.n, sizes.c * window.group) or sizes.k % window.group:
         raise VerifyException(f"nest.layer: sizes {sizes} and group {window.group} do not fit {channels} channels")
     if layer.kind.data != "mac" and (sizes.c, window.group) != (1, sizes.k):

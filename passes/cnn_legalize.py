@@ -27,6 +27,7 @@ from cnncc.dialects.cnn import (
     StepsAttr,
     WindowAttr,
     element_bits,
+    is_per_channel,
     shape,
     value_key,
 )
@@ -46,7 +47,8 @@ class CnnLegalizePass(ModulePass):
 
         %2 = cnn.pool "max" %1 window <kernel = [1, 1]> then <clamp = [0, 127]> label "relu"
 
-    Why: the value before has other readers, so its own epilogue cannot do the step. Only conv, pool, add, mul,
+    Why: the value before has other readers, so its own epilogue cannot do the step. So does a sum or product with one
+    pixel a channel, which cannot stream past the array. Only conv, pool, add, mul,
     reshape, slice, concat and host remain.
 
     An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
@@ -76,6 +78,8 @@ class CnnLegalizePass(ModulePass):
             match candidate:
                 case ClampOp() | RequantOp():
                     _legalize(candidate, candidate.by)
+                case ElementwiseOp() if is_per_channel(candidate.residual, candidate.result):
+                    _legalize(candidate, candidate.steps)
                 case ShuffleOp() if _is_of_operands(candidate):
                     _interleave(candidate)
                 case ShuffleOp():
@@ -94,12 +98,15 @@ class CnnLegalizePass(ModulePass):
                 _place_operands(candidate, placed, labels)
 
 
-def _legalize(op: ClampOp | RequantOp | ShuffleOp, steps: StepsAttr) -> None:
+def _legalize(op: ClampOp | RequantOp | ShuffleOp | ElementwiseOp, steps: StepsAttr) -> None:
     if element_bits(op.x.type) > OPERAND_BITS or len(shape(op.x.type)) != 4:
         return  # a pooling has no psums as operands; only hand-written IR reads them twice
     properties = _one_pixel(op.label) | {"steps": steps}
     pool = PoolOp.create(
-        operands=[op.x], properties=properties, attributes=dict(op.attributes), result_types=[op.result.type]
+        operands=op.operands,
+        properties=properties,
+        attributes=dict(op.attributes),
+        result_types=[op.result.type],
     )
     Rewriter.replace_op(op, pool)
 

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.cnn import ConcatOp, HostOp
+from cnncc.dialects.cnn import ConcatOp, HostOp, is_per_channel
 from cnncc.dialects.nest import GroupOp, LayerOp, image_shape, mapping_of, operands
 from cnncc.errors import Refusal, plural, refusals_of
 from cnncc.main_function import main_function
@@ -73,7 +73,7 @@ class NestGroupPass(ModulePass):
     leave from one buffer, not from two in turn.
 
     An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations and slices between
-    the layers, and results that others read, too.
+    the layers, results that others read, too, and residuals of one pixel a channel.
     """
 
     name = "nest-group"
@@ -272,6 +272,8 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
         raise Refusal(f"layer '{label_of(wrong)}' is in a group already: groups hold layers, name them all at once")
+    if wrong := next((layer for layer in chosen if is_per_channel(layer.residual, layer.result)), None):
+        raise Refusal(f"layer '{label_of(wrong)}' has a residual of one pixel a channel, which has no rows for a ring")
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:

@@ -28,7 +28,18 @@ from xdsl.rewriter import Rewriter
 from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, SliceOp, quants_of, shape, value_key
+from cnncc.dialects.cnn import (
+    ConcatOp,
+    HostOp,
+    Quant,
+    QuantAttr,
+    ReshapeOp,
+    SliceOp,
+    is_per_channel,
+    quants_of,
+    shape,
+    value_key,
+)
 from cnncc.dialects.nest import (
     ColumnsOp,
     CoresOp,
@@ -203,7 +214,7 @@ class _Lowering:
         tensors = Tensors(
             _every_row(rows_apart(op), ifmap, label),
             self._home(label, "output", op.result, staged_operands),
-            self._home(label, "residual", op.residual, staged_operands) if op.residual else None,
+            self._residual(label, op, staged_operands) if op.residual else None,
             self.weights.of_layer(label, op),
             params,
         )
@@ -224,6 +235,11 @@ class _Lowering:
             shape = replace(layer.shape, sizes=on_core.sizes)
             layer = _in_group(replace(layer, shape=shape, mapping=on_core.mapping, full=Semaphore.FULL))
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
+
+    def _residual(self, label: str, op: LayerOp, staged_operands: set[str]) -> ActivationLayout:
+        assert op.residual is not None
+        home = self._home(label, "residual", op.residual, staged_operands)
+        return replace(home, pixel=True) if is_per_channel(op.residual, op.result) else home
 
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> ActivationLayout:
         part = columns_of(value, self.rings)

@@ -179,7 +179,10 @@ def _matmul(match: _Match) -> tuple[str, Operands] | None:
 
 def _of_two(match: _Match) -> tuple[str, Operands] | None:
     a, b = match.activation(0), match.activation(1)
-    if a is None or b is None or shape(a.codes.type) != shape(b.codes.type):
+    if a is None or b is None:
+        return None
+    # Of a sum with one pixel a channel, onnxruntime does not say which operand it adds first.
+    if shape(a.codes.type) != shape(b.codes.type) and not match.node.is_op("Mul"):
         return None
     scalars = [match.scalar(each) for part in (a, b, match.y) for each in _two(part)]
     steps = [each for each in scalars if each is not None]

@@ -290,6 +290,13 @@ def _product(graph: Graph) -> None:
     graph.add("Mul", [x, graph.alike(x)], graph.dims[x])
 
 
+def _gate(graph: Graph) -> None:
+    """A product or sum with one pixel a channel."""
+    x = graph.value(4)
+    pixels = graph.add("GlobalAveragePool", [x], (*graph.dims[x][:2], 1, 1))
+    graph.add(graph.one(["Mul", "Mul", "Add"]), [x, pixels][:: graph.one([1, -1])], graph.dims[x])
+
+
 def _concat(graph: Graph) -> None:
     x = graph.value()
     others = [graph.alike(x, lambda dims: (dims[0], *dims[2:])) for _ in range(graph.number(1, 3))]
@@ -357,7 +364,7 @@ def _on_host(graph: Graph) -> None:
 
 ON_IMAGES = (
     _conv, _conv, _conv, _max_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle, _shuffle, _pad,
-    _shortcut,
+    _shortcut, _gate,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _product, _affine, _flat, _on_host)

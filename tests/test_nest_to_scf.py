@@ -290,7 +290,6 @@ LAYER = """
     [
         ("clamp = [-128, 127]", "clamp = [-128, 128]", "'conv0': the result may be -128 to 128, i8 holds -128 to 127"),
         (', scale = "q", clamp = [-128, 127]', "", "'conv0': the result may be -2147483648 to 2147483647, i8 holds"),
-        ("clamp = [-128, 127]", "clamp = [-128, 4294967296]", "'conv0': clamp may be -128 to 4294967296, i32 holds"),
         ("kernel = [1, 1]", "kernel = [1, 1], zero = 2147483647", "'conv0': the ifmap less its zero point may be"),
         ('bias = "b"', 'bias = "none"', "'conv0': there is no weights.global @none"),
         ("@b : tensor<2xi32> = dense<3> : tensor<2xi32>", "@b : tensor<3xi32> = dense<3> : tensor<3xi32>",

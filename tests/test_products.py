@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cli_cases import build, done, invoke, noise, save
+from cli_cases import build, done, invoke, noise, refused, save
 from onnx import helper
 
+from cnncc.arch.model import PRESETS
 from cnncc.binary.container import load
 from cnncc.binary.isa_module import disassembly
 
@@ -93,14 +95,107 @@ def test_product_is_proven_and_an_error_in_it_is_not(name: str, tmp_path: Path) 
         assert result.exit_code == 3 and "results differ" in result.stdout + result.stderr
 
 
-def test_products_that_broadcast_stay_on_the_host(tmp_path: Path) -> None:
+# -- one pixel a channel -----------------------------------------------------------------------------------------------
+
+GATED = {
+    "Mul": {"op": "Mul"},
+    "Mul, the pixel first": {"op": "Mul", "first": True},
+    "Add": {"op": "Add"},
+    "Mul of one image": {"op": "Mul", "images": 1, "side": 11},
+}
+
+
+def gated(op: str, first: bool = False, images: int = 2, side: int = 9) -> onnx.ModelProto:
+    """A squeeze and excitation: a value times (or plus) what its means say of its channels."""
+    node = helper.make_node
     nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["s"], name="s"),
+        node("Conv", ["x", "v"], ["a"], name="a", pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", ["a"], ["m"], name="m"),
+        node("Conv", ["m", "w"], ["s"], name="s"),
+        node(op, ["s", "a"] if first else ["a", "s"], ["p"], name="p"),
+        node("Conv", ["p", "w"], ["y"], name="y"),
+    ]
+    arrays = {"v": noise(1, 6, 6, 3, 3) / 5, "w": noise(2, 6, 6, 1, 1)}
+    return build(nodes, {"x": (images, 6, side, side - 2)}, ["y"], arrays)
+
+
+def gated_by_numpy(op: str, x: Any) -> Any:
+    v, w = (noise(1, 6, 6, 3, 3) / 5).astype(np.float64), noise(2, 6, 6, 1, 1)[:, :, 0, 0].astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), axis=(2, 3))
+    a = np.einsum("nchwrs,kcrs->nkhw", windows, v)
+    pixels = np.einsum("nc,kc->nk", a.mean(axis=(2, 3)), w)[:, :, None, None]
+    return np.einsum("nchw,kc->nkhw", a * pixels if op == "Mul" else a + pixels, w)
+
+
+@pytest.fixture(scope="module")
+def small_array(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images stream through its GLB, pixels stay there."""
+    path = tmp_path_factory.mktemp("arch") / "small.toml"
+    text = (PRESETS / "spatial-4x4.toml").read_text()
+    path.write_text(re.sub(r"(\[glb\][^\[]*?words = )\d+", r"\g<1>400", text))
+    return path
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("arch", ["spatial-8x8", "small"])
+def test_product_with_one_pixel_a_channel(name: str, arch: str, small_array: Path, tmp_path: Path) -> None:
+    options = ("--arch", small_array if arch == "small" else arch)
+    model, given, binary = gated(**GATED[name]), tmp_path / "in.npz", tmp_path / "net.cnb"
+    path = save(model, tmp_path / "net.onnx")
+    np.savez(given, x=noise(3, *(dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim)))
+    assert "steps agree" in done("verify", path, *options, "--calibrate", given, "--input", given).stdout
+    done("compile", path, *options, "--calibrate", given, "-o", binary)
+    assert not load(binary).metadata.get("host")
+    assert "counters are as predicted" in done("estimate", binary, "--check-counters").stdout
+    done("run", binary, "--input", given, "--output", tmp_path / "out.npz")
+    with np.load(given) as file, np.load(tmp_path / "out.npz") as out:
+        want = gated_by_numpy(GATED[name]["op"], file["x"].astype(np.float64))
+        assert 20 * np.log10(np.abs(want).max() / np.abs(out["y"] - want).max()) > 50
+    assert (
+        "proven for all inputs"
+        in done("verify", binary, "--prove", "--model", path, *options, "--calibrate", given).stdout
+    )
+    text = disassembly(load(binary))
+    assert text.count("ring_y=1 ring_x=1") == 1
+    (tmp_path / "wrong.s").write_text(text.replace("ring_y=1 ring_x=1", "ring_y=1"))
+    done("asm", tmp_path / "wrong.s", "--data", binary, "-o", tmp_path / "wrong.cnb")
+    proving = ("--prove", "--model", path, *options, "--calibrate", given)
+    assert "is not proven: p: " in invoke("verify", tmp_path / "wrong.cnb", *proving).stderr
+
+
+def test_product_with_an_input_of_one_pixel_is_a_step_of_the_layer_before(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"], name="a", pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["z", "a"], ["y"], name="p"),
+    ]
+    model = build(nodes, {"x": IMAGE, "z": (2, 6, 1, 1)}, ["y"], {"v": noise(1, 6, 6, 3, 3)})
+    done("compile", save(model, tmp_path / "net.onnx"), "-o", tmp_path / "net.cnb")
+    text = disassembly(load(tmp_path / "net.cnb"))
+    assert sum(line.startswith("unit") for line in text.splitlines()) == 1 and "multiply=1" in text
+
+
+def test_product_with_other_shapes_stays_on_the_host(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["s"], name="s", axes=[1]),
         helper.make_node("Mul", ["x", "s"], ["p"], name="p"),
         helper.make_node("Conv", ["p", "w"], ["y"], name="y"),
     ]
     path = save(build(nodes, {"x": IMAGE}, ["y"], {"w": noise(2, 6, 6, 1, 1)}), tmp_path / "net.onnx")
-    assert "the shapes (2, 6, 9, 7) and (2, 6, 1, 1) differ" in done("compile", path, "-o", tmp_path / "net.cnb").stdout
+    said = " ".join(done("compile", path, "-o", tmp_path / "net.cnb").stdout.split())
+    assert "the shapes (2, 6, 9, 7) and (2, 1, 9, 7) differ by more than one pixel a channel" in said
+
+
+def test_product_with_one_pixel_a_channel_is_in_no_group_and_on_no_cores(tmp_path: Path) -> None:
+    path, schedule = save(gated("Mul", images=1), tmp_path / "net.onnx"), tmp_path / "s.toml"
+    schedule.write_text('[[group]]\nlayers = ["p", "y"]\nrows = 1\n')
+    said = refused("compile", path, "--schedule", schedule, "-o", tmp_path / "net.cnb")
+    assert "layer 'p' has a residual of one pixel a channel, which has no rows for a ring" in said
+    said = refused("compile", path, "--arch", "tcpa-4x4", "--parallel", "layers", "-o", tmp_path / "net.cnb")
+    assert "layer 'p' has a residual of one pixel a channel" in said and "cores.host" in said
+    mapping = "residual@glb > [k:2||2@rows h||3@cols] > ifmap@rf > {w}"
+    schedule.write_text(f'["p"]\nmapping = "{mapping}"\n')
+    said = refused("compile", path, "--schedule", schedule, "-o", tmp_path / "net.cnb")
+    assert "residual" in said
 
 
 @pytest.mark.parametrize(("op", "opset"), [("HardSwish", 17), ("HardSigmoid", 17), ("HardSigmoid", 9)])

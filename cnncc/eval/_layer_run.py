@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from xdsl.ir import Operation
 
-from cnncc.dialects.cnn import shuffled
+from cnncc.dialects.cnn import is_per_channel, shuffled
 from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, rest_sets_of
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, loop_indices, spread
@@ -45,7 +45,9 @@ class LayerRun:
         Raises: Refusal where a sum overflows a psum, or for a missing weight.
         """
         self._prepare(layer, symbols, len(ifmap))
-        self.residual = None if residual is None else residual.reshape(self.sums.shape)
+        per_channel = is_per_channel(layer.residual, layer.result)
+        dims = (*self.sums.shape[:2], 1, 1) if per_channel else self.sums.shape
+        self.residual = None if residual is None else np.broadcast_to(residual.reshape(dims), self.sums.shape)
         self.run(0, self.whole(symbols, ifmap.reshape(len(ifmap), *image_shape(layer.ifmap.type)[1:])))
         self.result = self.outputs.reshape(len(ifmap), *layer.result.type.get_shape()[1:])
 

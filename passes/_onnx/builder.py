@@ -196,8 +196,10 @@ class CnnBuilder:
         return self.emit(AddOp, sources, self.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
 
     def images(self, values: Sequence[SSAValue], dims: Dims, label: str) -> list[SSAValue]:
-        """The lowered `values` of equal shape `dims`, with the same four dims."""
+        """The lowered `values` with four dims: the same, if all have shape `dims`; one may have one pixel a channel."""
         names = [f"{label}.in", f"{label}.in2"]
+        if len({shape(value.type) for value in values}) > 1:
+            return [self.nchw(value, name) for value, name in zip(values, names, strict=True)]
         sources = [self.image(value, name) for value, name in zip(values, names, strict=True)]
         # Images that are flattened before they are added are added as images: a reshape between a convolution and the
         # sum would keep the sum out of the convolution's epilogue.

@@ -44,7 +44,9 @@ def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) 
 def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     """The sum of two activations, each rescaled to the result's scale."""
     # A cnn.add can be fused only with the op of its `x`. So x is the operand computed last, with no other reader.
-    x, residual = sorted(node.operands, key=lambda value: _readiness(builder, value), reverse=True)
+    x, residual = sorted(
+        node.operands, key=lambda value: (_is_whole(value, node), _readiness(builder, value)), reverse=True
+    )
     y = builder.scales[node.results[0]]
     with np.errstate(over="ignore", invalid="ignore"):  # see `checked`
         ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
@@ -68,13 +70,20 @@ def multiplied(
     """The products of two values less their zero points, times `factor`, at scale y."""
     # The `x` of a cnn.mul has no zero point. It alone may be fused with the op that computes it, as that of a cnn.add.
     (x, x_scale), (residual, scale) = sorted(
-        operands, key=lambda operand: (operand[1].zero == 0, _readiness(builder, operand[0])), reverse=True
+        operands,
+        key=lambda each: (_is_whole(each[0], node), each[1].zero == 0, _readiness(builder, each[0])),
+        reverse=True,
     )
     image, other = builder.images([x, residual], shape(node.results[0].type), label)
     factors = np.append(checked(np.array([factor]), label), np.array([scale.zero, y.zero], np.float32))
     steps = Steps(factors=builder.symbol(f"{label}.q", factors), multiply=True, add_clamp=y.clamp)
     sources = [_less_zero(builder, image, x_scale, label), other]
     return builder.emit(MulOp, sources, builder.operand, shape(image.type), label, {"steps": StepsAttr(steps)})
+
+
+def _is_whole(value: SSAValue, node: NodeOp) -> bool:
+    """Whether an operand has a pixel for each of the result, and not one for each channel."""
+    return shape(value.type) == shape(node.results[0].type)
 
 
 def _readiness(builder: CnnBuilder, value: SSAValue) -> int:

@@ -315,22 +315,28 @@ def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _require_two(node: NodeOp) -> None:
-    """Two computed inputs of one shape."""
+    """Two computed inputs of one shape, or one of them with one pixel a channel."""
     require(len(node.operands) == 2, f"it has {len(node.operands)} inputs, not 2")
     _require_tensor(node.operands[1], "input 1")
     require(not isinstance(node.operands[1].owner, ConstantOp), "input 1 is constant")
     shapes = [shape(value.type) for value in (*node.operands, node.results[0])]
-    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    require_shapes(*shapes)
+
+
+def require_shapes(a: Dims, b: Dims, y: Dims) -> None:
+    """Raise StaysOnHost unless operands have the result's shape n c h w, or one of them n c 1 1."""
+    pixel = (*y[:2], 1, 1) if len(y) == len("nchw") else y
+    require({a, b} <= {y, pixel} and y in (a, b), f"the shapes {a} and {b} differ by more than one pixel a channel")
 
 
 def _add(node: NodeOp, store: WeightStore) -> Layer:
-    """Two computed inputs of one shape."""
+    """Two computed inputs of one shape, or n c h w and n c 1 1."""
     _require_two(node)
     return AddLayer()
 
 
 def _mul(node: NodeOp, store: WeightStore) -> Layer:
-    """Two computed inputs of one shape."""
+    """Two computed inputs of one shape, or n c h w and n c 1 1."""
     _require_two(node)
     return MulLayer()
 

@@ -41,6 +41,7 @@ from cnncc.passes._onnx.layers import (
     constant_input,
     read_layer,
     read_with,
+    require_shapes,
 )
 from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
@@ -284,21 +285,21 @@ def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
             (constants - layer.b.zero).astype(np.float32) * factors[1],
         )
         return _by_codes(layer.a, layer.y, slopes, offsets, wanted)
-    _require_one_shape(node)
+    shapes = _shapes(node)
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     return layer
 
 
-def _require_one_shape(node: NodeOp) -> None:
-    """Whether both operands of QLinearAdd or QLinearMul have the shape of the result."""
-    shapes = [shape(value.type) for value in (node.operands[0], node.operands[3], node.results[0])]
-    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+def _shapes(node: NodeOp) -> list[tuple[int, ...]]:
+    """The shapes of both operands and of the result of QLinearAdd or QLinearMul."""
+    return [shape(value.type) for value in (node.operands[0], node.operands[3], node.results[0])]
 
 
 def _mul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    """Two inputs of one shape, or one and a constant for each channel, int8 or uint8. Scales are scalars."""
+    """Two inputs of one shape, or n c h w and n c 1 1, or one and a constant for each channel. Scales are scalars."""
     a, b, y = _binary_codes(node, store)
     if not isinstance(node.operands[3].owner, ConstantOp):
-        _require_one_shape(node)
+        require_shapes(*_shapes(node))
         require_normal(np.array([product_factor(a.scale, b.scale, y.scale)]))
         return ProductLayer(a, b, y)
     factors = _by_channel(node, store) - b.zero

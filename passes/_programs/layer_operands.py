@@ -133,10 +133,8 @@ class Operands:
             channel, wrap = 1 if by_position else home.plane, home.wrap or wrap
             if name in OF_COMMIT and not home.image:
                 wrap = wrap or self.image  # a ring has one image: a start that counts images comes round in it
-            ring = home.ring
-            return [
-                A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, ring_y=ring, steps=steps)
-            ]
+            rings = (1, 1) if home.pixel else (home.ring, 0)
+            return [A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, *rings, steps=steps)]
         block, outside = buffer_block(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
             A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, steps=outside),

@@ -76,6 +76,7 @@ class ActivationLayout:
     Attributes:
         ring   the rows of its ring; 0 if all rows have their place
         wrap   the words of its circle of images; 0 without one
+        pixel  whether it has one pixel a channel, which is read for all rows and columns
     """
 
     tensor: str
@@ -84,6 +85,7 @@ class ActivationLayout:
     pitch: int
     ring: int = 0
     wrap: int = 0
+    pixel: bool = False
 
 
 @dataclass(frozen=True)

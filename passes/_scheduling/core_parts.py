@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from cnncc.dialects.cnn import ReshapeOp, SliceOp, Steps, StepsAttr, WindowAttr
+from cnncc.dialects.cnn import ReshapeOp, SliceOp, Steps, StepsAttr, WindowAttr, is_per_channel
 from cnncc.dialects.nest import LayerOp, SizesAttr, build_nest, image_shape
 from cnncc.errors import Refusal
 from cnncc.mapping.mapping import Sizes
@@ -44,6 +44,11 @@ class LayerGraph:
         """Raises Refusal without layers, where they read several values from outside, or others several of theirs."""
         if not layers:
             raise Refusal("no layer runs on the array: cores need some")
+        if wrong := next((layer for layer in layers if is_per_channel(layer.residual, layer.result)), None):
+            raise Refusal(
+                f"layer '{label_of(wrong)}' has a residual of one pixel a channel, which has no rows for a channel of "
+                f"cores: the host can compute the Mul or Add (cores.host)"
+            )
         computed, read = {layer.result for layer in layers}, dict[SSAValue, LayerOp]()
         for layer in layers:
             for value in layer.operands:

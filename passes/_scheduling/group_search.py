@@ -13,7 +13,7 @@ from typing import NamedTuple
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import shape
+from cnncc.dialects.cnn import is_per_channel, shape
 from cnncc.dialects.nest import JoinOp, LayerOp, image_shape, reads_of_values
 from cnncc.errors import Refusal
 from cnncc.mapper.arrays import transfer_cycles
@@ -147,6 +147,7 @@ class GroupSearch:
             number[last] - number[run[0]] == len(run) - 1
             and kind_in_group(last) in KINDS
             and not last.steps.data.per_position
+            and not is_per_channel(last.residual, last.result)
             and self.candidates.is_searched(last)
             and not any(outputs.get(label(layer) or "") == schedule_file.STREAMED for layer in run[:-1])
             and (not is_result(last.result) or self._may_stream(last.result))

@@ -9,7 +9,7 @@ from math import prod
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, ReshapeOp, SliceOp, quants_of, shape
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, ReshapeOp, SliceOp, is_per_channel, quants_of, shape
 from cnncc.dialects.nest import LayerOp
 from cnncc.passes._programs.tensors import channels_of, given_quants, is_read_in_glb, parts, uses
 
@@ -90,7 +90,7 @@ class Network:
         ops = [maker for maker in makers if isinstance(maker, Operation)]
         first = min(map(self.ready, ops)) if len(ops) == len(makers) else -1  # the block has what comes from outside
         ends = [*self._reads(members), *(self.number[op] for op in ops)]
-        may_move = _may_move(root, members) and len(self._scales(members)) <= 1
+        may_move = _may_move(root, members) and len(self._scales(members)) <= 1 and not any(map(_is_pixels, members))
         yield Value(root, prod(shape(root.type)), first, max(ends), may_move)
 
     def _reads(self, members: Sequence[SSAValue]) -> Iterator[int]:
@@ -145,6 +145,12 @@ def _may_move(root: SSAValue, members: Sequence[SSAValue]) -> bool:
                     return False
                 shapes.add(read)
     return returned <= 1 and len(shapes) <= 1 and all(read[:1] == shape(root.type)[:1] for read in shapes)
+
+
+def _is_pixels(value: SSAValue) -> bool:
+    """Whether a layer reads a value as a residual of one pixel a channel: its words come for each result."""
+    users = ((use.operation, use.index) for use in uses(value))
+    return any(isinstance(op, LayerOp) and index == 1 and is_per_channel(op.residual, op.result) for op, index in users)
 
 
 def _of_roots(roots: Iterable[SSAValue], resident: Iterable[Value]) -> list[Value]:

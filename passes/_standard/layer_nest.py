@@ -18,6 +18,7 @@ from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import SSAValue
 
+from cnncc.dialects.cnn import is_per_channel
 from cnncc.dialects.nest import LayerOp, image_shape, mapping_of
 from cnncc.mapping.mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Stage
 from cnncc.numerics import integer_range
@@ -41,6 +42,7 @@ class StandardNest:
         self.loops, self.stages = mapping.loops, mapping.stages
         reductions = (depth for depth, loop in enumerate(self.loops) if loop.dim in REDUCTION_DIMS)
         self.sums_depth = next(reductions, len(self.loops))
+        self.has_pixel = is_per_channel(layer.residual, layer.result)
         self.param_dims = "hw" if self.steps.per_position else "k"
         whole = {name: Buffer(value) for name, value in operands.items()}
         # Equal for all outputs, so they are read once.
@@ -200,7 +202,8 @@ class StandardNest:
             params = [at[OUTPUT_DIMS.index(dim)] for dim in self.param_dims]
             acc = emit.load(buffers["sums"], at)
             read = {name: emit.load(buffers[name], params) for name in ("bias", "scale") if name in buffers}
-            residual = emit.load(buffers["residual"], at) if "residual" in buffers else None
+            pixel = [*at[:2], Index(), Index()] if self.has_pixel else at
+            residual = emit.load(buffers["residual"], pixel) if "residual" in buffers else None
             given = Parameters(read.get("bias"), read.get("scale"), residual, self.factors)
             self.put(finish(emit, acc, self.steps, given), buffers["output"], at)
 

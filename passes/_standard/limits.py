@@ -10,7 +10,6 @@ from cnncc.errors import Refusal
 from cnncc.numerics import integer_range
 
 DEFAULT_PSUM_BITS = 32
-CLAMP_BITS = 32  # as in the output units' fields (COMMIT-2)
 
 
 def sum_type(module: ModuleOp) -> IntegerType:
@@ -35,9 +34,6 @@ def _is_signless(kind: IntegerType, bits: int) -> bool:
 
 def check_layer(layer: LayerOp, psum: IntegerType) -> None:
     """Raises Refusal if a value of the layer may not fit its type."""
-    steps = layer.steps.data
-    for name, clamp in (("clamp", steps.clamp), ("add_clamp", steps.add_clamp)):
-        _check_fits(name, clamp, IntegerType(CLAMP_BITS))
     ifmap = integer_tensor("the ifmap", layer.ifmap.type, psum)
     if layer.residual is not None:
         integer_tensor("the residual", layer.residual.type, psum)

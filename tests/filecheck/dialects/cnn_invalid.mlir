@@ -91,7 +91,7 @@ func.func @main(%x: tensor<1x2xi16>) {
 
 // -----
 
-// CHECK: cnn.add: operands and result have one shape
+// CHECK: cnn.add: the residual has the shape of the result, or one pixel a channel
 func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x1xi16>) {
   %0 = cnn.add %x residual %y : tensor<1x1xi16> then <factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
   func.return
@@ -270,5 +270,29 @@ func.func @main(%x: tensor<1x6x7x5xi16>) {
 // CHECK: cnn.slice: channels 5 to 6 of a value that has channels 0 to 5
 func.func @main(%x: tensor<1x6xi16>) {
   %0 = cnn.slice %x from 5 : tensor<1x6xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.mul: the residual has the shape of the result, or one pixel a channel
+func.func @main(%x: tensor<1x2x3x4xi16>, %y: tensor<1x1x3x4xi16>) {
+  %0 = cnn.mul %x residual %y : tensor<1x1x3x4xi16> then <factors = "f", multiply = true> : tensor<1x2x3x4xi16> -> tensor<1x2x3x4xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.pool: the residual has the shape of the result, or one pixel a channel
+func.func @main(%x: tensor<1x2x3x4xi16>, %y: tensor<1x2x1x4xi16>) {
+  %0 = cnn.pool "max" %x residual %y : tensor<1x2x1x4xi16> window <kernel = [1, 1]> then <factors = "f"> : tensor<1x2x3x4xi16> -> tensor<1x2x3x4xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.add: the first operand and the result have one shape
+func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x1xi16>) {
+  %0 = cnn.add %y residual %x : tensor<1x2xi16> then <factors = "f"> : tensor<1x1xi16> -> tensor<1x2xi16>
   func.return
 }

@@ -108,8 +108,31 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// The residual is of the result's shape.
-// CHECK: the residual has the shape of the result
+// A copy streams: one pixel a channel does not.
+// CHECK: nest.layer: a copy has a residual of its own shape
+func.func @main(%x: tensor<1x2x3x3xi16>, %y: tensor<1x2x1x1xi16>) {
+  %0 = nest.layer "copy" %x residual %y : tensor<1x2x1x1xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 1, s = 1> window <kernel = [1, 1], group = 2> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
+    nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  func.return
+}
+
+// -----
+
+// One pixel a channel is resident.
+// CHECK: stage residual in glb: the layer has no such operand there (NEST-3)
+func.func @main(%x: tensor<1x2x3x3xi16>, %y: tensor<1x2x1x1xi16>) {
+  %0 = nest.layer "max" %x residual %y : tensor<1x2x1x1xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 1, s = 1> window <kernel = [1, 1], group = 2> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
+    nest.stage residual in glb buffers 1
+    nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  func.return
+}
+
+// -----
+
+// The residual is of the result's shape, or of one pixel a channel.
+// CHECK: nest.layer: the residual has the shape of the result, or one pixel a channel
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x residual %x : tensor<1x3x5x7xi16> weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <factors = "f">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
