@@ -122,6 +122,15 @@ def test_samples_models_macs(name: str, macs: int) -> None:
     assert conv_macs(name) == macs
 
 
+def test_samples_models_mobilenet_v3_has_the_weights_of_torchvision() -> None:
+    """Which counts no means and variances of batch norms."""
+    network = SAMPLES["mobilenet-v3"].build(224)
+    kinds = [node.op_type for node in network.model.graph.node]
+    statistics = sum(weight.count for weight in network.weights if weight.name.endswith((".mean", ".var")))
+    assert network.parameters - statistics == 2_542_856
+    assert [kinds.count(kind) for kind in ("Conv", "HardSwish", "HardSigmoid", "Mul", "Add")] == [52, 19, 9, 9, 6]
+
+
 def test_samples_models_count_fully_connected_layers_too() -> None:
     assert SAMPLES["mobilenet"].build(224).macs == 568_740_352
     assert SAMPLES["light-alexnet"].build(224).macs == conv_macs("light-alexnet") + 9216 * 4096 + 4096 * 5096

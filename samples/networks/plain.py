@@ -1,4 +1,4 @@
-"""Networks written out layer by layer: AlexNet, VGG-16, NiN, ResNet-20, ResNet-50, MobileNet, FSRCNN.
+"""Networks written out layer by layer: AlexNet, VGG-16, NiN, ResNet-20, ResNet-50, MobileNet v1 and v3, FSRCNN.
 
 Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`, but for FSRCNN. Batch norms follow their
 convolution, which then has no bias.
@@ -67,6 +67,17 @@ class Builder:
         for label, value in (("zero", 0.0), ("six", 6.0)):
             self._constant(label, np.float32(value))
         return self.node("Clip", [x, "zero", "six"], f"{x}.relu6", self.channels[x])
+
+    def hard_swish(self, x: str) -> str:
+        """x times a line that is clipped to 0..1."""
+        return self.node("HardSwish", [x], f"{x}.swish", self.channels[x])
+
+    def gated(self, x: str, squeezed: int) -> str:
+        """Squeeze and excitation: each channel times a number from 0 to 1 that the means of all channels give."""
+        pooled = self.node("GlobalAveragePool", [x], f"{x}.mean", self.channels[x])
+        y = self.conv(self.relu(self.conv(pooled, f"{x}.squeeze", squeezed, 1)), f"{x}.excite", self.channels[x], 1)
+        gate = self.node("HardSigmoid", [y], f"{x}.gate", self.channels[x], alpha=1 / 6)
+        return self.node("Mul", [gate, x], f"{x}.gated", self.channels[x])
 
     def prelu(self, x: str) -> str:
         """A PRelu with one slope for all channels."""
@@ -252,6 +263,38 @@ def mobilenet(size: int) -> Network:
         x = net.relu6(net.norm(net.conv(x, f"conv{number}.dw", c, 3, stride, pad=1, group=c, bias=False)))
         x = net.relu6(net.norm(net.conv(x, f"conv{number}.pw", k, 1, bias=False)))
     return net.done(net.linear(net.mean(x), "fc", 1000))
+
+
+# Of each block: the kernel, channels inside and behind it, whether it is gated, and has HardSwish, and its stride.
+V3_BLOCKS = (
+    (3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (3, 88, 24, False, False, 1),
+    (5, 96, 40, True, True, 2), (5, 240, 40, True, True, 1), (5, 240, 40, True, True, 1), (5, 120, 48, True, True, 1),
+    (5, 144, 48, True, True, 1), (5, 288, 96, True, True, 2), (5, 576, 96, True, True, 1), (5, 576, 96, True, True, 1),
+)  # fmt: skip
+
+
+def mobilenet_v3(size: int) -> Network:
+    """MobileNet v3 (small): blocks of 1x1, depthwise, a gate, and 1x1, with a shortcut where the shape stays.
+
+    Source: Howard et al., "Searching for MobileNetV3", 2019, Table 2; channels of gates as in torchvision.
+    """
+    net = Builder("mobilenet-v3", size)
+    x = net.hard_swish(net.norm(net.conv("image", "conv1", 16, 3, stride=2, pad=1, bias=False)))
+    for number, (kernel, inside, k, is_gated, swishes, stride) in enumerate(V3_BLOCKS, start=1):
+        activation = net.hard_swish if swishes else net.relu
+        label, y = f"b{number}", x
+        if inside != net.channels[x]:
+            y = activation(net.norm(net.conv(x, f"{label}.expand", inside, 1, bias=False)))
+        window = {"stride": stride, "pad": kernel // 2, "group": inside}
+        y = activation(net.norm(net.conv(y, f"{label}.dw", inside, kernel, **window, bias=False)))
+        y = net.gated(y, max(8, (inside // 4 + 4) // 8 * 8)) if is_gated else y
+        if stride == 1 and net.channels[x] == k:
+            y = net.norm(net.conv(y, f"{label}.project", k, 1, bias=False), BRANCH_SCALE)
+            x = net.node("Add", [y, x], f"{label}.add", k)
+        else:
+            x = net.norm(net.conv(y, f"{label}.project", k, 1, bias=False))
+    x = net.hard_swish(net.norm(net.conv(x, "conv2", 576, 1, bias=False)))
+    return net.done(net.linear(net.hard_swish(net.linear(net.mean(x), "fc1", 1024)), "fc2", 1000))
 
 
 def fsrcnn(rows: int) -> Network:
