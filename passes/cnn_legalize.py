@@ -47,9 +47,9 @@ class CnnLegalizePass(ModulePass):
 
         %2 = cnn.pool "max" %1 window <kernel = [1, 1]> then <clamp = [0, 127]> label "relu"
 
-    Why: the value before has other readers, so its own epilogue cannot do the step. So does a sum or product with one
-    pixel a channel, which cannot stream past the array. Only conv, pool, add, mul,
-    reshape, slice, concat and host remain.
+    Why: the value before has other readers, so its own epilogue cannot do the step. A sum or product with one pixel a
+    channel becomes such a pooling, too, as it cannot stream past the array. Only conv, pool, add, mul, reshape, slice,
+    concat and host remain.
 
     An operand of a concatenation is computed in its place in the result. Some are copied first, by such a pooling
     without epilogue. These are an operand of two places, a reshape to other rows and columns, a slice, and a value that

@@ -321,3 +321,29 @@ def test_qlinear_add_in_words_of_bytes(number: int, bytes_array: str) -> None:
 @pytest.mark.parametrize("number", range(8))
 def test_qlinear_mul_in_words_of_bytes(number: int, bytes_array: str) -> None:
     check("product", [number], bytes_array, batch=1)
+
+
+# Scales and zero points of a, b and y with which codes less 128 are rounded otherwise by the quotient of the scales.
+ROUNDED = {
+    "another factor": ((0.050126031041145325, 0.08928032219409943, 0.8448742628097534), (136, 91, 172)),
+    "no factor": ((0.019497614353895187, 0.05898820236325264, 0.1392838954925537), (7, 172, 80)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_qlinear_mul_in_words_of_bytes_is_rounded_as_codes_or_refused(name: str, bytes_array: str) -> None:
+    steps, zeros = ROUNDED[name]
+    a, b = np.meshgrid(np.arange(256).astype(np.uint8), np.arange(256).astype(np.uint8), indexing="ij")
+    constants = {f"{each}s": np.float32(step) for each, step in zip("aby", steps, strict=True)}
+    constants |= {f"{each}z": np.uint8(zero) for each, zero in zip("aby", zeros, strict=True)}
+    inputs = ("a", "as", "az", "b", "bs", "bz", "ys", "yz")
+    fed = {"a": a.reshape(256, 1, 16, 16), "b": b.reshape(256, 1, 16, 16)}
+    network = {"p": Case("QLinearMul", fed, constants, inputs, np.uint8, domain=MICROSOFT)}
+    if name == "no factor":
+        with pytest.raises(Refusal, match="unsigned codes kept in 8 bits would be rounded otherwise"):
+            compiled(network, bytes_array, 1, "cnn")
+        return
+    compilation, outputs = compiled(network, bytes_array, 1, "cnn")
+    assert np.array_equal(outputs[0]["p"], expected(network["p"]))
+    factor = multipliers(compilation.module, compilation.ctx.weights)["p"][0]
+    assert factor != constants["as"] * constants["bs"] / constants["ys"]
