@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import SAMPLES
+from cli_cases import SAMPLES, save
+from test_products import network as network_of_products
 from test_proof import network as network
 
 from cnncc.arch.model import load_arch
@@ -53,9 +54,16 @@ def differences(values: np.ndarray, order: int) -> np.ndarray:
     return np.asarray(exact % PRIME, np.int64)
 
 
-def test_degrees_of_a_network(network: Path) -> None:
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product of two convolutions, one of them of the other."""
+    return save(network_of_products(["a", "b"]), tmp_path_factory.mktemp("products") / "net.onnx")
+
+
+@pytest.mark.parametrize("name", ["network", "products"])
+def test_degrees_of_a_network(name: str, request: pytest.FixtureRequest) -> None:
     """All sums of this network have terms of the greatest degree, so that the bounds are tight."""
-    claim = claim_of_model(network, CompileOptions())
+    claim = claim_of_model(request.getfixturevalue(name), CompileOptions())
     line = Line(0, 24)
     for key, known in evaluate(claim.module, claim.store, 16, line).values.items():
         assert known.degree < line.count - 1, key
@@ -63,10 +71,10 @@ def test_degrees_of_a_network(network: Path) -> None:
         assert differences(known.residues, known.degree).any(), key
 
 
-@pytest.mark.parametrize("name", ["network", "lenet_qdq_s8_pc"])
-def test_degrees_of_a_program(name: str, network: Path) -> None:
-    path = network if name == "network" else SAMPLES / "models" / f"{name}.onnx"
-    claim = claim_of_model(path, CompileOptions(batch=1))
+@pytest.mark.parametrize("name", ["network", "products", "lenet_qdq_s8_pc"])
+def test_degrees_of_a_program(name: str, request: pytest.FixtureRequest) -> None:
+    path = SAMPLES / "models" / f"{name}.onnx" if name.startswith("lenet") else request.getfixturevalue(name)
+    claim = claim_of_model(path, CompileOptions(batch=1 if path.parent.name == "models" else None))
     degrees = Degrees(claim.binary.arch)
     degree_run(claim.binary, degrees).run()
     line = Line(0, degrees.greatest + 2)
