@@ -106,7 +106,7 @@ def check_layers(compilation: Compilation) -> Counter[str]:
         if step.name == TO_PROGRAMS:
             for op in compilation.module.walk():
                 if isinstance(op, LayerOp):
-                    mapped[label_of(op)] = layer_shape(op), mapping_of(op), "residual" in operands(op)
+                    mapped[label_of(op)] = layer_shape(op), mapping_of(op), op.residual is not None
         if step.name != "array-prefetch":
             compilation.step(step)
     counters = counted(build_binary(compilation.module, compilation.ctx.weights, arch, {}))
