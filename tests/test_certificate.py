@@ -198,6 +198,17 @@ def test_certificate_that_is_wrong_is_refused(number: int, lenet: Json, tmp_path
     assert f"layer '{label}'" in str(refused.value) and says[number] in str(refused.value)
 
 
+@pytest.mark.parametrize("key", ["bounded", "run"])
+@pytest.mark.parametrize("count", [-2, 1.5, "7", True, None])
+def test_certificate_of_a_count_that_is_none_is_refused(key: str, count: object, lenet: Json, tmp_path: Path) -> None:
+    """How many mappings the search bounded and ran: the check does not count them again."""
+    wrong, file = json.loads(json.dumps(lenet)), tmp_path / "wrong.json"
+    wrong["layers"][0][key] = count
+    file.write_text(json.dumps(wrong))
+    with pytest.raises(Refusal, match=f"its '{key}' is {count!r}, no whole number of at least 0$"):
+        checked(LENET, "spatial-4x4", file)
+
+
 def test_certificate_of_a_worse_mapping_is_refused(lenet: Json, tmp_path: Path) -> None:
     """Its cycles are right, and that it is the best is not."""
     wrong, file = json.loads(json.dumps(lenet)), tmp_path / "wrong.json"

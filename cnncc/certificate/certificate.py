@@ -42,6 +42,7 @@ from cnncc.util.terminal import amount
 Json = dict[str, Any]
 COSTS = {"words": least_words, "energy": least_energy}
 COST_TEXT = {"words": "DRAM words", "energy": "energy"}
+COUNTS = ("bounded", "run")  # of mappings, by the search
 LIMIT_BYTES = 1 << 28
 ROUNDING = 1e-14  # of sums of some twenty floats; a word of 10^13 is more
 DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # of a file that is no certificate
@@ -204,6 +205,10 @@ def _checked(
     shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])
     if least < 0:
         raise Refusal(f"its bound of {least:,} cycles is negative")
+    for key in COUNTS:
+        # What the search did says nothing of the bound, so that it is not done again.
+        if type(entry[key]) is not int or entry[key] < 0:
+            raise Refusal(f"its '{key}' is {entry[key]!r}, no whole number of at least 0")
     if budget != limits[layer].words:
         raise Refusal(f"its GLB budget is {limits[layer].words} words, not {budget}")
     words = _check_budget(plan, streamed, arch, budget)
