@@ -44,7 +44,16 @@ def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
         parser.raise_error(str(error))
 
 
-class _LoopOp(IRDLOperation):
+class _PartOfNest(IRDLOperation):
+    """What stands in a nest.layer: around it there are loops, if anything."""
+
+    def verify_(self) -> None:
+        parent = self.parent_op()
+        if parent is not None and not isinstance(parent, _LoopOp) and parent.name != "nest.layer":
+            raise VerifyException(f"{self.name}: it stands in no nest.layer, so that nothing would run it")
+
+
+class _LoopOp(_PartOfNest):
     """What `nest.for` and `nest.par` share: a loop and its body."""
 
     loop = prop_def(LoopAttr)
@@ -70,6 +79,7 @@ class _LoopOp(IRDLOperation):
         printer.print_region(self.body)
 
     def verify_(self) -> None:
+        super().verify_()
         if (self.name == "nest.par") != bool(self.loop.data.on):
             raise VerifyException(f"{self.name}: a par loop, and only it, is on an axis")
 
@@ -89,7 +99,7 @@ class ParOp(_LoopOp):
 
 
 @irdl_op_definition
-class StageOp(IRDLOperation):
+class StageOp(_PartOfNest):
     """Fetch the slice of an operand that the loops inside need: `nest.stage weight in rf buffers 2`."""
 
     name = "nest.stage"
@@ -112,7 +122,7 @@ class StageOp(IRDLOperation):
 
 
 @irdl_op_definition
-class MacOp(IRDLOperation):
+class MacOp(_PartOfNest):
     """One multiply-accumulate (or max, add, copy) at the current indices."""
 
     name = "nest.mac"

@@ -274,6 +274,10 @@ class ChannelOp(IRDLOperation):
     result = result_def(T)
     assembly_format = "$label $value `keeps` $keeps attr-dict-with-keyword `:` type($value)"
 
+    def verify_(self) -> None:
+        if not isinstance(self.parent_op(), CoresOp):
+            raise VerifyException("nest.channel: it stands in nest.cores")
+
 
 @irdl_op_definition
 class CoresOp(IRDLOperation):

@@ -1188,3 +1188,31 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
   }
   func.return
 }
+
+// -----
+
+// Loops and stages are those of a layer.
+// CHECK: nest.stage: it stands in no nest.layer, so that nothing would run it
+builtin.module {
+  nest.stage weight in glb buffers 1
+}
+
+// -----
+
+// So they are in a function.
+// CHECK: nest.for: it stands in no nest.layer, so that nothing would run it
+func.func @main() {
+  nest.for h step 4 {
+    nest.mac
+  }
+  func.return
+}
+
+// -----
+
+// A channel is one between cores.
+// CHECK: nest.channel: it stands in nest.cores
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.channel "c" %x keeps 2 : tensor<1x2x8x4xi16>
+  func.return
+}
