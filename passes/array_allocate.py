@@ -22,7 +22,7 @@ from cnncc.passes._programs.core_banks import bank_places
 from cnncc.passes._programs.glb_packing import Lifetime, pack
 
 
-def _whole(tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, int]:
+def whole_of(tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, int]:
     """The tensor that `tensor` is a part of, or itself, and the word of it at which it begins. Raises Refusal."""
     offset, seen = 0, {tensor.name}
     while tensor.part_of:
@@ -40,7 +40,7 @@ def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime
         for name in (op.record.data.tensor for op in layer.walk() if isinstance(op, ViewOp)):
             if name not in tensors:
                 raise Refusal(f"layer {layer.label.data}: a view names tensor '{name}', which does not exist")
-            layers.setdefault(_whole(tensors[name], tensors)[0].name, []).append(number)
+            layers.setdefault(whole_of(tensors[name], tensors)[0].name, []).append(number)
     return [
         Lifetime(name, tensor.words, min(layers[name]), max(layers[name]))
         for name, tensor in tensors.items()
@@ -117,7 +117,7 @@ def allocate(module: ModuleOp, glb: Glb) -> dict[str, int]:
     in_dram = [*_weights(module, tensors), *(tensor.name for tensor in tensors.values() if tensor.in_record)]
     placed |= dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
     for tensor in tensors.values():
-        whole, offset = _whole(tensor, tensors)
+        whole, offset = whole_of(tensor, tensors)
         if tensor.part_of and whole.name in placed:
             placed[tensor.name] = placed[whole.name] + offset
     return placed

@@ -32,7 +32,7 @@ from cnncc.dialects.array import (
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import FREE_TWICE
 from cnncc.passes._programs.array_mark import marked_array
-from cnncc.passes.array_allocate import allocate
+from cnncc.passes.array_allocate import allocate, whole_of
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,20 @@ def _behind(op: Operation) -> Iterator[Operation]:
         op = parent
 
 
+def _check_apart(module: ModuleOp, layer: LayerOp, before: LayerOp, transfers: list[DmaOp]) -> None:
+    """Refuse transfers into words that the layer before still uses. Raises Refusal."""
+    tensors, views = tensors_of(module), _views(layer)
+
+    def whole(view: ViewOp) -> str:
+        return whole_of(tensors[view.record.data.tensor], tensors)[0].name
+
+    used = {whole(op) for op in before.walk() if isinstance(op, ViewOp)}
+    for dma in (op.record.data for op in transfers):
+        if (name := whole(views[dma.glb])) in used:
+            source = views[dma.dram].record.data.tensor
+            raise _refuse(layer, f"{source} would come into tensor {name}, which layer {before.label.data} before uses")
+
+
 def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
     """Put the first transfers of a layer into the one before, with views of their own. Raises Refusal."""
     # `semaphores`, the layer that gives tokens to all others, has no views.
@@ -154,6 +168,7 @@ def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
         raise _refuse(layer, f"layer {before.label.data} before it begins with a loop, so that no place is left")
     if not (transfers := _transfers(module, layer)):
         raise _refuse(layer, "none of its weights and parameters can be: they come as a whole, or in two buffers")
+    _check_apart(module, layer, before, transfers)
     views, anchor = _views(layer), _last_that_comes_in(before)
     for take in dict.fromkeys(op.record.data.tokens.take for op in transfers):
         anchor = _where_free(anchor, take) if take else anchor
