@@ -20,18 +20,7 @@ from cnncc.isa.dram_layout import dram_layout
 from cnncc.passes._programs.array_mark import marked_array
 from cnncc.passes._programs.core_banks import bank_places
 from cnncc.passes._programs.glb_packing import Lifetime, pack
-
-
-def whole_of(tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, int]:
-    """The tensor that `tensor` is a part of, or itself, and the word of it at which it begins. Raises Refusal."""
-    offset, seen = 0, {tensor.name}
-    while tensor.part_of:
-        offset += tensor.offset
-        if tensor.part_of not in tensors or tensor.part_of in seen:
-            raise Refusal(f"tensor '{tensor.name}' is part of '{tensor.part_of}', which does not exist, or of itself")
-        tensor = tensors[tensor.part_of]
-        seen.add(tensor.name)
-    return tensor, offset
+from cnncc.passes._programs.word_bounds import whole_of
 
 
 def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime]:

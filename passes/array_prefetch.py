@@ -32,7 +32,8 @@ from cnncc.dialects.array import (
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import FREE_TWICE
 from cnncc.passes._programs.array_mark import marked_array
-from cnncc.passes.array_allocate import allocate, whole_of
+from cnncc.passes._programs.word_bounds import whole_of
+from cnncc.passes.array_allocate import allocate
 
 
 @dataclass(frozen=True)

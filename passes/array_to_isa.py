@@ -25,6 +25,7 @@ from cnncc.frontend.segments import name_after_tensors
 from cnncc.isa.fields import FieldTerm, Value, When
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction, instruction
 from cnncc.isa.table import InstructionKind as Kind
+from cnncc.passes._programs.word_bounds import check_dma, check_load
 from cnncc.passes.array_allocate import check_places
 from cnncc.weights import WeightStore
 
@@ -65,7 +66,7 @@ class _Layer:
     around: Mapping[str, int] = field(default_factory=dict[str, int])
     descriptors: dict[str, int] = field(default_factory=dict[str, int])
     label: str = ""
-    tensor: dict[str, str] = field(default_factory=dict[str, str])  # of each view
+    views: dict[str, A.View] = field(default_factory=dict[str, A.View])
 
     def register(self, loop: str) -> int:
         if loop not in self.registers:
@@ -87,7 +88,7 @@ class _Layer:
             return 0
         if view not in self.descriptors:
             raise Refusal(f"there is no view {view} before it; there are {', '.join(self.descriptors) or 'none'}")
-        tensor = self.tensors[self.tensor[view]]
+        tensor = self.tensors[self.views[view].tensor]
         if tensor.memory != memory:
             raise Refusal(f"view {view} is on tensor {tensor.name} in {tensor.memory}, not in {memory}")
         return self.descriptors[view]
@@ -97,7 +98,7 @@ class _Layer:
         number = self.descriptors.setdefault(view.name, len(self.descriptors))
         if number >= DESCRIPTORS:
             raise Refusal(f"view {view.name} is one too many: the array has {DESCRIPTORS} descriptors")
-        self.tensor[view.name] = view.tensor
+        self.views[view.name] = view
         loops = [(step.loop, step.axis == "lin") for step in view.steps]
         if len(set(loops)) < len(loops):
             raise Refusal(f"view {view.name} has two steps for one loop, on the linear axis or on others")
@@ -188,7 +189,7 @@ class _Layer:
         def product(*names: str) -> int:
             return prod(inst.number(name) for name in names)
 
-        tensors = [self.tensor[view] for view in views]
+        tensors = [self.views[view].tensor for view in views]
         kind = inst.spec.kind
         assert kind in RUN_BY_ENGINES
         match kind:
@@ -227,9 +228,13 @@ class _Layer:
                 self.label = whole
                 yield instruction("end"), ""
             case A.DmaOp():
-                yield self.with_comment(self.dma(op.record.data), (op.record.data.dram, op.record.data.glb))
+                dma = op.record.data
+                yield self.with_comment(self.dma(dma), (dma.dram, dma.glb))
+                check_dma(dma, self.views[dma.dram], self.views[dma.glb], self.tensors, self.around)
             case A.LoadOp():
-                yield self.with_comment(self.load(op.record.data))
+                load = op.record.data
+                yield self.with_comment(self.load(load))
+                check_load(load, self.views[load.view], self.tensors, self.around)
             case A.MacOp():
                 yield self.with_comment(self.mac(op.record.data))
             case A.UnitOp():

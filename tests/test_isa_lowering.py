@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from random import Random
 
@@ -231,6 +232,72 @@ def test_isa_views_of_the_other_memory_are_refused(old: str, new: str, message: 
     assert old in CONV
     with pytest.raises(Refusal, match=message):
         lower(INPUTS, CONV.replace(old, new, 1))
+
+
+REACHED = """
+    weights.global @w : tensor<24xi16> = dense<1> : tensor<24xi16>
+    array.tensor w, memory dram, words 24, role weight, at 0
+    array.tensor g, memory glb, words 40, at 0
+    array.tensor half, memory glb, words 20, part_of g, offset 20, at 20
+    array.layer "c3" computes "" {
+      array.view w.dram, tensor w, steps [lin+12*k0]
+      array.view w, tensor g, steps [lin+12*k0]
+      array.view x, tensor half, height 4, width 5, pitch 5, steps [y+2*k0]
+      array.repeat k0, count 2 {
+        array.dma in, dram w.dram, glb w, words 4, count 3, dram_step 4, glb_step 6
+        array.load weight, view w, place rows 3 cols 3 set 2x3 lin+9*row lin+10*row_set, pattern [3 by lin+6]
+        array.load ifmap, view x, place rows 2 cols 5 set 2x5 y+row x+col
+      }
+    }
+"""
+
+
+def reached(edits: dict[str, str]) -> ModuleOp:
+    text = REACHED
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new, 1)
+    program = Parser(new_context(), f"builtin.module {{ {text} }}").parse_module()
+    ArrayToIsaPass().apply(new_context(), program)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reaches"),
+    [
+        ("words 24, role", "words 23, role", "array.dma: words 0..23 of tensor w do not exist, it has 23"),
+        ("words 4, count", "words 5, count", "array.dma: words 0..24 of tensor w do not exist, it has 24"),
+        ("w, steps [lin+12", "w, steps [lin-12", "array.dma: words -12..11 of tensor w do not exist, it has 24"),
+        ("glb_step 6", "glb_step 13", "array.dma: words 0..41 of tensor g do not exist, it has 40"),
+        ("count 2 {", "count 3 {", "array.dma: words 0..35 of tensor w do not exist, it has 24"),
+        # Row 2 is row 0 of the second set: 12 + 10 + 12 is word 34, row 1 of a whole second set would be word 43.
+        ("lin+6]", "lin+9]", "array.load: words 0..40 of tensor g do not exist, it has 40"),
+        ("offset 20", "offset 21", "array.load: words 0..19 of tensor half do not exist, it has 20"),
+        ("pitch 5", "pitch 6", "array.load: words 0..22 of tensor half do not exist, it has 20"),
+    ],
+)
+def test_isa_words_that_a_tensor_does_not_have(old: str, new: str, reaches: str) -> None:
+    with pytest.raises(Refusal, match=f"^layer c3: {re.escape(reaches)}$"):
+        reached({old: new})
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {},
+        {
+            "tensor w, steps": "tensor w, wrap 24, steps",
+            "count 2 {": "count 3 {",
+            "g, steps [lin+12": "g, steps [lin+6",
+        },
+        {"tensor w, steps": "tensor w, height 1, width 3, steps", "words 4, count": "words 5, count"},
+        {"height 4, width 5, pitch 5": "height 4, width 5, pitch 6, ring_y 3"},
+        {"y+row x+col": "y+2*row x+col"},  # row 4 is outside the bounds: nothing is read there
+        {"array.load ifmap, view x,": "array.load ifmap, view x, start lin+9, edge,"},
+    ],
+)
+def test_isa_words_that_the_run_decides_on(edits: dict[str, str]) -> None:
+    assert len(instructions(reached(edits))) > 10
 
 
 PLACED = """

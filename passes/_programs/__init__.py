@@ -25,4 +25,5 @@ The module, and where tensors lie:
     array_mark.py          the array that a module is mapped to
     glb_packing.py         the places of tensors in the GLB, where words are free meanwhile
     core_banks.py          likewise in banks of their own, for several cores
+    word_bounds.py         whether transfers and loads stay in their tensors
 """

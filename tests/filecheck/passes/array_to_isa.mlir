@@ -3,11 +3,11 @@
 builtin.module {
   // Weights that a tensor holds stay; the factors, which an instruction holds, go.
   // CHECK: weights.global @w
-  weights.global @w : tensor<2x3xi16> = dense<1> : tensor<2x3xi16>
+  weights.global @w : tensor<7xi16> = dense<1> : tensor<7xi16>
   // CHECK-NOT: weights.global
   weights.global @f : tensor<3xf32> = dense<[1.0, -2.0, 0.5]> : tensor<3xf32>
-  // CHECK: array.tensor w, memory dram, words 6, role weight, at 0
-  array.tensor w, memory dram, words 6, role weight, at 0
+  // CHECK: array.tensor w, memory dram, words 7, role weight, at 0
+  array.tensor w, memory dram, words 7, role weight, at 0
   // CHECK-NEXT: array.tensor g, memory glb, words 100, at 4096
   array.tensor g, memory glb, words 100, at 4096
   array.layer "first" computes "" {
