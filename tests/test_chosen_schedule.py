@@ -79,6 +79,22 @@ def test_an_image_that_stays_in_the_glb(tmp_path: Path) -> None:
     assert "[[group]]" in schedule and "columns = " not in schedule
 
 
+@pytest.mark.parametrize(("words", "crowded"), [(700, True), (817, False)])
+def test_rings_that_fit_where_their_values_do_not(words: int, crowded: bool, tmp_path: Path) -> None:
+    """x, a and b are 720 words while b is computed, and a ring of b takes fewer: a reader does not know of the ring."""
+    text = """g (float[2, 5, 12, 2] x) => (float[2, 3, 1, 1] y) {
+        a = Sum (x, x)
+        b = Sum (a, x)
+        c = Conv <kernel_shape = [2, 2], strides = [3, 1]> (b, w)
+        y = GlobalMaxPool (c)
+    }"""
+    network, preset, file = model(text, w=noise(1, 3, 5, 2, 2)), load_arch("spatial-4x4"), tmp_path / "small.toml"
+    file.write_text(arch_text(replace(preset, glb=replace(preset.glb, words=words))))
+    schedule = emitted(tmp_path, save(network, tmp_path / "net.onnx"), "--arch", file, "--objective", "words")
+    assert ("\n# The GLB has room for the rings of these groups, but not for the whole values" in schedule) == crowded
+    assert ("[[group]]" in schedule) == crowded
+
+
 def test_layers_side_by_side(tmp_path: Path) -> None:
     emitted(tmp_path, SAMPLES / "models" / "mnist.onnx", "--arch", "tcpa-4x4", cores=True)
     given = read_schedule(str(tmp_path / "chosen.toml"))

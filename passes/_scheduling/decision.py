@@ -59,13 +59,14 @@ Mappings = dict[LayerOp, Mapping | None]  # None: the nest that the layer has
 class Decision:
     """A mapping for every layer, the layers whose first weights are prefetched, and the groups if these were chosen.
 
-    places: whether the results of a layer stay in the GLB, where a schedule may say so.
+    places: whether the results of a layer stay in the GLB, where a schedule may say so. crowded: see `_is_crowded`.
     """
 
     mappings: Mappings
     prefetched: Sequence[LayerOp]
     choice: GroupChoice | None = None
     places: Map[LayerOp, bool] = field(default_factory=dict["LayerOp", bool])
+    crowded: bool = False
 
     @property
     def groups(self) -> Sequence[LayerGroup]:
@@ -94,7 +95,17 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         mappings = with_groups(others, groups)
         grouped = Network(func, [group.layers for group in groups])
         prefetched = prefetched_layers(grouped, candidates.arch, _nests(mappings), groups)
-        return Decision(mappings, prefetched, choice, _places(grouped, _nests(mappings)))
+        crowded = _is_crowded(network, resident_values(grouped, _nests(mappings)), grouped, candidates.arch)
+        return Decision(mappings, prefetched, choice, _places(grouped, _nests(mappings)), crowded)
+
+
+def _is_crowded(network: Network, resident: Iterable[Value], grouped: Network, arch: Arch) -> bool:
+    """Whether the resident values would not fit together with those that lie in rings, if these lay there as a whole.
+
+    grouped: the network with its groups, whose values are without those in rings.
+    """
+    kept, apart = {value.root for value in resident}, {value.root for value in grouped.values}
+    return not all_fit(network, [each for each in network.values if each.root in kept or each.root not in apart], arch)
 
 
 def _places(network: Network, mappings: Map[LayerOp, Mapping]) -> dict[LayerOp, bool]:

@@ -12,6 +12,13 @@ from cnncc.passes._scheduling.core_chain import CoreChain
 from cnncc.passes._scheduling.decision import Decision
 from cnncc.passes._scheduling.schedule_file import CORE, GROUP, OUTPUT, RESIDENT, STREAMED, GivenCore, GivenGroup
 
+# Layers of a file are mapped before its groups are made (docs/schedule.md).
+CROWDED = """\
+# The GLB has room for the rings of these groups, but not for the whole values between their layers. Layers of a
+# file are mapped before its groups are made: other values may be streamed then, and a group may be refused.
+
+"""
+
 
 def schedule_text(chosen: Decision | CoreChain, given: Sequence[GivenGroup] = ()) -> str:
     """The mapping of each layer, where its results lie, and the groups; or the cores. given: groups of a schedule file.
@@ -22,7 +29,8 @@ def schedule_text(chosen: Decision | CoreChain, given: Sequence[GivenGroup] = ()
         return "\n".join([f"lag = {chosen.lag}\n", *(_table(CORE, core, GivenCore((), "")) for core in chosen.options)])
     options = [*given, *(group.options for group in chosen.groups)]
     groups = (_table(GROUP, group, GivenGroup((), 0)) for group in options)
-    return "\n".join([*groups, *_layer_tables(chosen)])
+    about = CROWDED if chosen.groups and chosen.crowded else ""
+    return about + "\n".join([*groups, *_layer_tables(chosen)])
 
 
 def _layer_tables(decision: Decision) -> Iterator[str]:
