@@ -106,7 +106,7 @@ PLAIN = {
     math_dialect.FmaOp: "fma({}, {}, {})",
     math_dialect.RoundEvenOp: "round_even({})",
 }
-FLOAT = {arith.MulfOp: "{} * {}", arith.AddfOp: "{} + {}"}
+FLOAT = {arith.MulfOp: "{} * {}", arith.AddfOp: "{} + {}", arith.SubfOp: "{} - {}"}
 LIBRARY: dict[str, Any] = {
     "f32": f32, "int_to_f32": int_to_f32, "fma": fma, "round_even": round_even, "to_int": to_int, "quotient": quotient,
     "max_number": number_of(max), "min_number": number_of(min),

@@ -124,13 +124,13 @@ class Finish:
             for name, array in self.arrays.items()
         ]
         n, k, h, w = self.x.shape
-        dims = f"{n}x{k}x{h}x{w}"
+        dims, other = f"{n}x{k}x{h}x{w}", "x".join(map(str, self.y.shape))
         then = ", ".join(f"{name} = {value}" for name, value in self.steps.items())
-        residual = f"residual %y : tensor<{dims}xi16>" if self.residual else ""
+        residual = f"residual %y : tensor<{other}xi16>" if self.residual else ""
         text = (
             "\n".join(symbols)
             + f"""
-            func.func @main(%x : tensor<{dims}xi32>, %y : tensor<{dims}xi16>) -> tensor<{dims}xi16> {{
+            func.func @main(%x : tensor<{dims}xi32>, %y : tensor<{other}xi16>) -> tensor<{dims}xi16> {{
               %1 = nest.layer "add" %x {residual}
                    sizes <n = {n}, k = {k}, c = 1, h = {h}, w = {w}, r = 1, s = 1>
                    window <kernel = [1, 1], group = {k}> then <{then}> label "last"
@@ -162,7 +162,8 @@ def finishes(draw: st.DrawFn) -> Finish:
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     arrays: dict[str, np.ndarray] = {}
     steps: dict[str, str] = {}
-    has = {name: draw(st.booleans()) for name in ("bias", "scale", "position", "slope", "residual", "shuffle")}
+    names = ("bias", "scale", "position", "slope", "residual", "product", "pixel", "shuffle")
+    has = {name: draw(st.booleans()) for name in names}
     per_position = has["scale"] and has["position"]
     if has["bias"] and not per_position:
         arrays["b"] = rng.integers(-999, 999, k).astype(np.int32)
@@ -178,16 +179,19 @@ def finishes(draw: st.DrawFn) -> Finish:
     if residual:
         arrays["f"] = (rng.standard_normal(3) * rng.choice([0.01, 1, 100])).astype(np.float32)
         steps |= {"factors": '"f"', "add_clamp": f"[{lo}, {hi}]"}
+        steps |= {"multiply": "true"} if has["product"] else {}
     elif has["shuffle"]:
         steps["shuffle"] = str(draw(st.sampled_from([each for each in range(1, k + 1) if k % each == 0])))
     sizes = Sizes(n, k, 1, h, w, 1, 1)
     loops = [Loop("k", 4)] if k >= 4 else []
     loops += [Loop("h", 2)] if h >= 2 else []
     loops += [Loop(dim) for dim in draw(st.permutations("nkhw")) if sizes.of(dim) > 1]
-    operands = ["output", *(["params"] if arrays.keys() & {"b", "q"} else []), *(["residual"] if residual else [])]
+    staged = residual and (h, w) != (1, 1) and not has["pixel"]
+    operands = ["output", *(["params"] if arrays.keys() & {"b", "q"} else []), *(["residual"] if staged else [])]
     stages = [Stage(name, "glb", draw(st.integers(0, len(loops)))) for name in operands if draw(st.booleans())]
     mapping = Mapping(tuple(loops), tuple(sorted(stages, key=lambda stage: stage.depth)))
-    x, y = rng.integers(-(1 << 20), 1 << 20, (n, k, h, w)), rng.integers(-(1 << 15), 1 << 15, (n, k, h, w))
+    x = rng.integers(-(1 << 20), 1 << 20, (n, k, h, w))
+    y = rng.integers(-(1 << 15), 1 << 15, (n, k, 1, 1) if has["pixel"] else (n, k, h, w))
     x = np.where(rng.random(x.shape) < 0.5, x % 64 - 32, x)  # small ones, which a scale of a half puts between integers
     return Finish(sizes, arrays, steps, residual, mapping, x, y)
 
@@ -240,6 +244,16 @@ def test_scf_residual_add_rounds_once() -> None:
     steps = {"factors": '"f"', "add_clamp": "[-99, 99]"}
     found, want = Finish(Sizes(1, 1, 1, 1, 2, 1, 1), factors, steps, True, Mapping((Loop("w"),)), x, y).both()
     assert found.ravel().tolist() == want.ravel().tolist() == [3, 3]
+
+
+def test_scf_product_with_one_pixel_a_channel_rounds_each_step() -> None:
+    # 4097 * 4099 = 16,793,603 is no f32: it becomes 16,793,604. Rounded once, the result would be 1.
+    x, y = np.array([4097, 4097, 4099, 0]).reshape(1, 2, 1, 2), np.array([4100, 4098]).reshape(1, 2, 1, 1)
+    factors = {"f": np.array([2**-9, 1, 1.5 - 16793604 / 2**9], np.float32)}
+    steps = {"factors": '"f"', "multiply": "true", "add_clamp": "[-99, 99]"}
+    mapping = Mapping((Loop("k"), Loop("w")))
+    found, want = Finish(Sizes(1, 2, 1, 1, 2, 1, 1), factors, steps, True, mapping, x, y).both()
+    assert found.ravel().tolist() == want.ravel().tolist() == [2, 2, 2, -99]
 
 
 def test_scf_chain_of_reshape_and_concat() -> None:
