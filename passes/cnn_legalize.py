@@ -101,12 +101,10 @@ class CnnLegalizePass(ModulePass):
 def _legalize(op: ClampOp | RequantOp | ShuffleOp | ElementwiseOp, steps: StepsAttr) -> None:
     if element_bits(op.x.type) > OPERAND_BITS or len(shape(op.x.type)) != 4:
         return  # a pooling has no psums as operands; only hand-written IR reads them twice
-    properties = _one_pixel(op.label) | {"steps": steps}
+    until = {"until": op.until} if isinstance(op, ElementwiseOp) and op.until else {}
+    properties = _one_pixel(op.label) | until | {"steps": steps}
     pool = PoolOp.create(
-        operands=op.operands,
-        properties=properties,
-        attributes=dict(op.attributes),
-        result_types=[op.result.type],
+        operands=op.operands, properties=properties, attributes=dict(op.attributes), result_types=[op.result.type]
     )
     Rewriter.replace_op(op, pool)
 

@@ -174,6 +174,13 @@ def test_product_with_an_input_of_one_pixel_is_a_step_of_the_layer_before(tmp_pa
     assert sum(line.startswith("unit") for line in text.splitlines()) == 1 and "multiply=1" in text
 
 
+def test_product_with_one_pixel_a_channel_is_called_like_the_step_behind_it(tmp_path: Path) -> None:
+    model = gated("Mul")
+    model.graph.node[-1].input[0] = "r"
+    model.graph.node.insert(4, helper.make_node("Relu", ["p"], ["r"], name="r"))
+    assert "steps agree" in done("verify", save(model, tmp_path / "net.onnx")).stdout
+
+
 def test_product_with_other_shapes_stays_on_the_host(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["s"], name="s", axes=[1]),

@@ -107,12 +107,12 @@ func.func @slice_of_slice(%x: tensor<2x6x3x1xi16>) -> tensor<2x1x3x1xi16> {
   func.return %d : tensor<2x1x3x1xi16>
 }
 
-// A product with one pixel a channel does not stream past the array; one of equal shapes does.
+// A product with one pixel a channel does not stream past the array; one of equal shapes does. It keeps both names.
 // CHECK-LABEL: @pixels
-// CHECK-NEXT: cnn.pool "max" %x residual %y : tensor<1x4x1x1xi16> window <kernel = [1, 1]> then <factors = "f", multiply = true> label "m"
+// CHECK-NEXT: cnn.pool "max" %x residual %y : tensor<1x4x1x1xi16> window <kernel = [1, 1]> then <factors = "f", multiply = true> label "m" until "relu"
 // CHECK-NEXT: cnn.mul %x residual %x : tensor<1x4x3x2xi16> then <factors = "f", multiply = true> label "e"
 func.func @pixels(%x: tensor<1x4x3x2xi16>, %y: tensor<1x4x1x1xi16>) {
-  %0 = cnn.mul %x residual %y : tensor<1x4x1x1xi16> then <factors = "f", multiply = true> label "m" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
+  %0 = cnn.mul %x residual %y : tensor<1x4x1x1xi16> then <factors = "f", multiply = true> label "m" until "relu" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
   %1 = cnn.mul %x residual %x : tensor<1x4x3x2xi16> then <factors = "f", multiply = true> label "e" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
   func.return
 }
