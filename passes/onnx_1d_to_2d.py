@@ -29,7 +29,7 @@ WINDOWS = (
 )  # fmt: skip
 # They follow an operand that has become an image, so that no Reshape stands between layers which fuse.
 FOLLOWERS = (
-    "BatchNormalization", "Relu", "LeakyRelu", "PRelu", "Clip", "Add", "Sum", "Concat", "QLinearAdd",
+    "BatchNormalization", "Relu", "LeakyRelu", "PRelu", "Clip", "Add", "Sum", "Mul", "Concat", "QLinearAdd",
     "QLinearMul", "QLinearLeakyRelu",
 )  # fmt: skip
 LEAST_OPSET = 5  # Reshape takes the shape as an input
@@ -144,7 +144,7 @@ def _attributes(op: NodeOp) -> dict[str, Attribute]:
 
 @dataclass(frozen=True)
 class Onnx1dTo2dPass(ModulePass):
-    """Let nodes of lines n c w compute images n c 1 w: convolutions, pools, and additions and activations after them.
+    """Let nodes of lines n c w compute images n c 1 w: convolutions, pools, sums, products and activations after them.
 
     Why: the array has windows of rows and columns. A Reshape costs nothing there.
 

@@ -37,6 +37,9 @@ BODIES = {
     "Clip": "c = Conv (x, w) y = Clip (c, lo, hi)",
     "Add": "c = Conv <pads = [1, 1]> (x, w) d = Conv (x, one) y = Add (c, d)",
     "Add of a constant": "c = Conv (x, w) d = Add (c, row) y = Add (d, slope)",
+    "Mul": "c = Conv <pads = [1, 1]> (x, w) d = Conv (x, one) y = Mul (c, d)",
+    "Mul by one number a channel": "c = Conv (x, w) m = GlobalAveragePool (c) y = Mul (m, c)",
+    "Mul by a constant": "c = Conv (x, w) d = Mul (c, row) y = Mul (d, slope)",
     "Concat": "c = Conv <pads = [1, 1]> (x, w) y = Concat <axis = -2> (c, x)",
 }
 STAY = {
@@ -44,6 +47,7 @@ STAY = {
     "lines one after the other": "c = Conv <pads = [1, 1]> (x, w) r = Softmax (c) y = Concat <axis = 2> (r, x)",
     "indices": "y, i = MaxPool <kernel_shape = [3]> (x) j = Cast <to = 1> (i) z = Relu (j)",
     "activations alone": "r = Relu (x) y = Add (r, x)",
+    "products alone": "r = Relu (x) y = Mul (r, x)",
 }
 ARRAYS = {
     "w": noise(1, 4, 4, 3), "g": noise(2, 4, 2, 3), "one": noise(3, 4, 4, 1), "b": noise(4, 4),

@@ -181,6 +181,14 @@ def test_product_with_one_pixel_a_channel_is_called_like_the_step_behind_it(tmp_
     assert "steps agree" in done("verify", save(model, tmp_path / "net.onnx")).stdout
 
 
+def test_product_of_lines_with_one_number_a_channel_is_one_layer(tmp_path: Path) -> None:
+    model = build([helper.make_node("Mul", ["z", "x"], ["y"], name="p")], {"x": (2, 6, 9), "z": (2, 6, 1)}, ["y"])
+    path = save(model, tmp_path / "net.onnx")
+    assert "steps agree" in done("verify", path).stdout
+    done("compile", path, "-o", tmp_path / "net.cnb")
+    assert not load(tmp_path / "net.cnb").metadata.get("host")
+
+
 def test_product_with_other_shapes_stays_on_the_host(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["s"], name="s", axes=[1]),

@@ -324,8 +324,8 @@ def _require_two(node: NodeOp) -> None:
 
 
 def require_shapes(a: Dims, b: Dims, y: Dims) -> None:
-    """Raise StaysOnHost unless operands have the result's shape n c h w, or one of them n c 1 1."""
-    pixel = (*y[:2], 1, 1) if len(y) == len("nchw") else y
+    """Raise StaysOnHost unless operands have the result's shape, or one of them one pixel a channel: n c 1 1, n c 1."""
+    pixel = (*y[:2], 1, 1)[: len(y)] if len(y) <= len("nchw") else y
     require({a, b} <= {y, pixel} and y in (a, b), f"the shapes {a} and {b} differ by more than one pixel a channel")
 
 
