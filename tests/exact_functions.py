@@ -92,6 +92,24 @@ def added(v: Ints, residual: Ints, factors: tuple[float, float, float], clamp: t
     return np.array([_whole(*_rounded(n, outer_e), *clamp) for n in sums]).reshape(v.shape)
 
 
+def multiplied(v: Ints, residual: Ints, factors: tuple[float, float, float], clamp: tuple[int, int]) -> Ints:
+    """sat(rne(f32(f32(f32(v · f32(residual - b)) · a) + fixed))): on Python's integers. v: of at most 24 bits."""
+    (a, ea), (b, eb), (f, ef) = map(parts, factors)
+    results = list[int]()
+    for x, y in zip(v.ravel(), residual.ravel(), strict=True):
+        other, e = _sum_of((int(y), 0), (-b, eb))
+        product, e = _rounded(int(x) * other, e)
+        product, e = _rounded(product * a, e + ea)
+        results.append(_whole(*_sum_of((product, e), (f, ef)), *clamp))
+    return np.array(results).reshape(v.shape)
+
+
+def _sum_of(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """f32(one + other)."""
+    least = min(one[1], other[1])
+    return _rounded(sum(n << e - least for n, e in (one, other)), least)
+
+
 def _rounded(n: int, e: int) -> tuple[int, int]:
     right = max(0, abs(n).bit_length() - BITS)
     return _halved(n, right), e + right

@@ -54,18 +54,32 @@ def _quantised_conv(graph: Codes) -> None:
     graph.code("QLinearConv", inputs, dims, step, **attributes)
 
 
+def _of_two(graph: Codes, op: str, x: str, y: str, dims: Dims) -> None:
+    step = graph.step(graph.one([0.05, 0.2, 1.0]))
+    inputs = [x, *graph.steps[x], y, *graph.steps[y], *step]
+    graph.code(op, inputs, dims, step, domain=MICROSOFT)
+
+
 def _quantised_sum(graph: Codes) -> None:
     x = graph.value()
-    y, step = graph.alike(x), graph.step(graph.one([0.05, 0.2, 1.0]))
-    inputs = [x, *graph.steps[x], y, *graph.steps[y], *step]
-    graph.code(graph.one(["QLinearAdd", "QLinearMul"]), inputs, graph.dims[x], step, domain=MICROSOFT)
+    _of_two(graph, graph.one(["QLinearAdd", "QLinearMul"]), x, graph.alike(x), graph.dims[x])
+
+
+def _mean_of(graph: Codes, x: str) -> str:
+    step = graph.step(0.03)
+    inputs = [x, *graph.steps[x], *step]
+    return graph.code("QLinearGlobalAveragePool", inputs, (*graph.dims[x][:2], 1, 1), step, domain=MICROSOFT)
 
 
 def _quantised_mean(graph: Codes) -> None:
+    _mean_of(graph, graph.value(4))
+
+
+def _quantised_gate(graph: Codes) -> None:
+    """A product with one pixel a channel."""
     x = graph.value(4)
-    step = graph.step(0.03)
-    inputs = [x, *graph.steps[x], *step]
-    graph.code("QLinearGlobalAveragePool", inputs, (*graph.dims[x][:2], 1, 1), step, domain=MICROSOFT)
+    first, second = (x, _mean_of(graph, x))[:: graph.one([1, -1])]
+    _of_two(graph, "QLinearMul", first, second, graph.dims[x])
 
 
 def _leaky_codes(graph: Codes) -> None:
@@ -140,7 +154,7 @@ def _shuffled_codes(graph: Codes) -> None:
     graph.steps[result] = step
 
 
-QUANTISED_IMAGES = (_quantised_conv, _quantised_conv, _quantised_mean, _quantised_pool)
+QUANTISED_IMAGES = (_quantised_conv, _quantised_conv, _quantised_mean, _quantised_pool, _quantised_gate)
 QUANTISED = (_quantised_sum, _quantised_sum, _quantised_matrix, _quantised_concat)
 
 

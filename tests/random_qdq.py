@@ -120,9 +120,16 @@ def _gemm(graph: Qdq) -> None:
         graph.layer("Gemm", inputs, (n, k), 0.03, transB=transposed)
 
 
-def _add(graph: Qdq) -> None:
+def _of_two(graph: Qdq) -> None:
     x = graph.value()
-    graph.layer("Add", [x, graph.alike(x)], graph.dims[x], graph.one([0.03, 0.05]))
+    graph.layer(graph.one(["Add", "Mul"]), [x, graph.alike(x)], graph.dims[x], graph.one([0.03, 0.05]))
+
+
+def _gate(graph: Qdq) -> None:
+    """A product or sum with one pixel a channel."""
+    x = graph.value(4)
+    pixels = graph.layer("GlobalAveragePool", [x], (*graph.dims[x][:2], 1, 1), 0.02)
+    graph.layer(graph.one(["Mul", "Add"]), [x, pixels][:: graph.one([1, -1])], graph.dims[x], 0.03)
 
 
 def _pool(graph: Qdq) -> None:
@@ -157,8 +164,8 @@ def _concat(graph: Qdq) -> None:
     graph.quantised(result, graph.steps[x] if graph.yes() else graph.step(0.03))
 
 
-ON_IMAGES = (_conv, _conv, _conv, _pool, _mean, _mean)
-ON_ANY = (_gemm, _add, _clip, _clip, _clip, _concat)
+ON_IMAGES = (_conv, _conv, _conv, _pool, _mean, _mean, _gate)
+ON_ANY = (_gemm, _of_two, _clip, _clip, _clip, _concat)
 
 
 def qdq_network(choice: Choice, most_layers: int = 4) -> Network:

@@ -107,6 +107,24 @@ def test_pairs_of_a_residual_add_of_16_bits() -> None:
         check_add(epilogue, v, residual)
 
 
+# a, the zero point of the residual, and that of the result.
+PRODUCTS = [(0.0123, 0, 0), (1 / 3, -5, 7), (2**-7, 128, -128)]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("factors", PRODUCTS)
+def test_pairs_of_a_product(factors: tuple[float, float, float], bits: int) -> None:
+    lo, hi = clamp = integer_range(bits)
+    if bits == 8:
+        v, residual = (np.ravel(each) for each in np.meshgrid(np.arange(lo, hi + 1), np.arange(lo, hi + 1)))
+    else:
+        v, residual = np.random.default_rng(SEED).integers(lo, hi, (2, PAIRS), endpoint=True)
+    numbers = np.float32(factors)
+    got = Epilogue(factors=numbers, multiply=True, add_clamp=clamp).apply(v, slice(None), residual)
+    a, b, fixed = map(float, numbers)
+    assert np.array_equal(got, exact.multiplied(v, residual, (a, b, fixed), clamp))
+
+
 def check_add(epilogue: Epilogue, v: exact.Ints, residual: exact.Ints) -> None:
     """The sums of v and residual, as they are behind a requantisation."""
     assert epilogue.factors is not None
