@@ -488,7 +488,7 @@ def _check_shapes(layer: LayerOp) -> None:
 
 
 def _check_copy(window: Window, steps: Steps) -> None:
-    """A copy passes single words on, which the output units only add up. Raises VerifyException."""
+    """A copy passes single words on, which the output units only add up or multiply. Raises VerifyException."""
     if window != Window(kernel=(1, 1), group=window.group):
         raise VerifyException(f"nest.layer: a copy has a window of one pixel without a zero point, not {window}")
     if steps.bias or steps.scale:
