@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.context import weights_of
-from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.onnx import NodeOp, node_of
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.main_function import main_function
 from cnncc.passes._onnx.layers import is_tensor_of
@@ -53,7 +53,7 @@ class OnnxHardToClipPass(ModulePass):
                                               %0 = onnx.node "Mul"(%x, %3)
 
     A node stays that is of other numbers than f32, of other than two to four dims, or that the array file has on the
-    host.
+    host. So does one between conversions of codes, whose result is the model's own on the host.
     """
 
     name = "onnx-hard-to-clip"
@@ -66,7 +66,8 @@ class OnnxHardToClipPass(ModulePass):
             if not isinstance(node, NodeOp) or not node.is_op(*{"HardSigmoid", "HardSwish"} - hosted):
                 continue
             x, dims = node.operands[0], static_shape(node.operands[0])
-            if is_tensor_of(x, f32) and dims is not None and len(dims) in RANKS:
+            of_codes = node_of(x, "DequantizeLinear") is not None
+            if is_tensor_of(x, f32) and dims is not None and len(dims) in RANKS and not of_codes:
                 new = Replacement([node], store, names)
                 clipped = _clipped_line(new, node, opset)
                 new.finish(new.node("Mul", [x, clipped], dims, old=node) if node.is_op("HardSwish") else clipped)

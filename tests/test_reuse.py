@@ -32,7 +32,7 @@ from cnncc.arch.model import load_arch, parse_arch
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
 from cnncc.binary.isa_module import build_binary, layers
-from cnncc.dialects.nest import LayerOp, MappingAttr, mapping_of, operands
+from cnncc.dialects.nest import GroupOp, LayerOp, MappingAttr, mapping_of, operands
 from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
@@ -105,7 +105,7 @@ def check_layers(compilation: Compilation) -> Counter[str]:
     for step in compilation.remaining():
         if step.name == TO_PROGRAMS:
             for op in compilation.module.walk():
-                if isinstance(op, LayerOp):
+                if isinstance(op, LayerOp) and not isinstance(op.parent_op(), GroupOp):  # a group counts as one
                     mapped[label_of(op)] = layer_shape(op), mapping_of(op), op.residual is not None
         if step.name != "array-prefetch":
             compilation.step(step)

@@ -39,3 +39,15 @@ func.func @main(%x: tensor<2x7xf32>) -> (tensor<2x7xf32>, tensor<2x7xf32>) {
   func.return %0, %1 : tensor<2x7xf32>, tensor<2x7xf32>
 }
 }
+
+// -----
+
+// What reads codes stays: its result is the model's own.
+builtin.module attributes {onnx.opset_imports = {ai.onnx = 17 : i64}} {
+func.func @main(%x: tensor<2x7xi8>, %s: tensor<f32>) -> tensor<2x7xf32> {
+  // CHECK: onnx.node "HardSwish"
+  %0 = onnx.node "DequantizeLinear"(%x, %s) : (tensor<2x7xi8>, tensor<f32>) -> tensor<2x7xf32>
+  %1 = onnx.node "HardSwish"(%0) : (tensor<2x7xf32>) -> tensor<2x7xf32>
+  func.return %1 : tensor<2x7xf32>
+}
+}
