@@ -77,12 +77,15 @@ def rescaling(x: Codes, y: Codes, slope: float = 1.0) -> np.float32 | None:
 
 
 def _multipliers_near(x_scale: float, y_scale: float, count: int = 1) -> list[np.float32]:
-    """The f32 x_scale / (y_scale * count), that below and that above; none if the quotient is not normal."""
+    """The f32 x_scale / (y_scale * count) with its neighbours; none if the quotient is not normal."""
     with np.errstate(over="ignore", under="ignore"):
         ratio = np.float32(x_scale) / (np.float32(y_scale) * np.float32(count))
-    if not are_normal(ratio):
-        return []
-    return [ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))]
+    return [*with_neighbours(ratio)] if are_normal(ratio) else []
+
+
+def with_neighbours(number: np.float32) -> tuple[np.float32, ...]:
+    """An f32, the next one below and the next one above: where one rounds otherwise, another may do."""
+    return (number, *(np.nextafter(number, np.float32(end)) for end in (-np.inf, np.inf)))
 
 
 def product_factor(a: float, b: float, y: float) -> np.float32:

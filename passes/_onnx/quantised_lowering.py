@@ -1,8 +1,8 @@
 """Emits the `cnn` ops of layers that are integers in the model. No pass: part of `onnx-to-cnn`'s builder.
 
 A word wider than a byte holds a code unchanged. A word of 8 bits holds an unsigned code less 128, and its zero point
-less 128: differences stay equal, and so does every sum of a convolution. Only the sum of two layers rounds products of
-the codes themselves, so `word_factors` tries all pairs there.
+less 128: differences stay equal, and so does every sum of a convolution. Only sums and products of two values are
+rounded with the zero point of the result in them, so `word_factors` and `word_factor` try all pairs there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range, residual_add, residual_multiply
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale, scale_of
-from cnncc.passes._onnx.codes import BYTE_BITS, product_factor, rescaling
+from cnncc.passes._onnx.codes import BYTE_BITS, product_factor, rescaling, with_neighbours
 from cnncc.passes._onnx.layer_lowering import multiplied
 from cnncc.passes._onnx.quantised_layers import ProductLayer, QuantizeLayer, SumLayer, SumOfTwoLayer
 from cnncc.window import Window
@@ -88,9 +88,7 @@ def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, la
     a, b, y = (scale_of(codes, builder.operand_bits) for codes in (layer.a, layer.b, layer.y))
     factors = word_factors(layer, a, b, y)
     if factors is None:
-        raise Refusal(
-            f"'{label}': unsigned codes kept in {BYTE_BITS} bits would be rounded otherwise: use wider operands"
-        )
+        raise _rounded_otherwise(label)
     x, residual = (node.operands[index] for index in (0, 3))
     return builder.sum_of_two([x, residual], factors, y, shape(node.results[0].type), label)
 
@@ -98,25 +96,32 @@ def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, la
 def lower_product(builder: CnnBuilder, node: NodeOp, layer: ProductLayer, label: str) -> SSAValue:
     """A product in the model's own integers. Raises Refusal if words would be rounded differently from codes."""
     a, b, y = (scale_of(codes, builder.operand_bits) for codes in (layer.a, layer.b, layer.y))
-    factor = product_factor(a.scale, b.scale, y.scale)
-    if y.zero != layer.y.zero:
-        factor = _moved(layer, factor, y, label)
+    factor = word_factor(layer, y)
+    if factor is None:
+        raise _rounded_otherwise(label)
     return multiplied(builder, node, [(node.operands[0], a), (node.operands[3], b)], factor, y, label)
 
 
-def _moved(layer: ProductLayer, factor: np.float32, y: Scale, label: str) -> np.float32:
-    """A factor with which products of words are those of codes, for all pairs. Raises Refusal if f32 has none.
+def _rounded_otherwise(label: str) -> Refusal:
+    return Refusal(f"'{label}': unsigned codes kept in {BYTE_BITS} bits would be rounded otherwise: use wider operands")
+
+
+def word_factor(layer: ProductLayer, y: Scale) -> np.float32 | None:
+    """The factor with which products of words are `layer`'s products of codes for all pairs; None if f32 has none.
 
     Products are the same, but the zero point of words is another, and is added before they are rounded.
     """
+    factor = product_factor(layer.a.scale, layer.b.scale, layer.y.scale)
+    if y.zero == layer.y.zero:
+        return factor
     products = np.unique(np.multiply.outer(layer.a.every - layer.a.zero, layer.b.every - layer.b.zero))
     one = np.ones(1, np.int64)
     wanted = residual_multiply(products, one, np.array([factor, 0, layer.y.zero], np.float32), *layer.y.range)
-    for candidate in (factor, np.nextafter(factor, np.float32(np.inf)), np.nextafter(factor, np.float32(-np.inf))):
+    for candidate in with_neighbours(factor):
         got = residual_multiply(products, one, np.array([candidate, 0, y.zero], np.float32), *y.clamp)
         if (got - y.zero == wanted - layer.y.zero).all():
             return candidate
-    raise Refusal(f"'{label}': unsigned codes kept in {BYTE_BITS} bits would be rounded otherwise: use wider operands")
+    return None
 
 
 def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats | None:
@@ -130,7 +135,7 @@ def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats |
     exact = factors.astype(np.float64)
     fixed = np.float32(exact[2] + exact[0] * shifts[0] + exact[1] * shifts[1] - shifts[2])
     # `fixed` is rounded to f32, so that a result at a half may round the other way. A neighbour of it may do.
-    for candidate in (fixed, np.nextafter(fixed, np.float32(np.inf)), np.nextafter(fixed, np.float32(-np.inf))):
+    for candidate in with_neighbours(fixed):
         moved = np.array([factors[0], factors[1], candidate], np.float32)
         got = residual_add(codes[0] - shifts[0], codes[1] - shifts[1], moved, *y.clamp)
         if (got == wanted).all():
