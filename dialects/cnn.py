@@ -15,6 +15,7 @@ same integers before and after any pass, at every level.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from xdsl.dialects.builtin import (
@@ -345,23 +346,39 @@ class ConcatOp(IRDLOperation):
 
         %3 = cnn.concat %0, %1, %2 interleaved label "cat" : (tensor<1x4x3x3xi16>, …) -> tensor<1x12x3x3xi16>
 
-    Source: ONNX Concat-13 with axis = 1; ShuffleNet V2 (Ma et al., 2018) shuffles a concatenation of two halves.
+    In pixels a by b, with a * b operands, these are the pixels in turn:
+    result[n, k, h * a + i, w * b + j] = operand (i * b + j)[n, k, h, w].
+
+        %4 = cnn.concat %0, %1, %2, %3 pixels 2 by 2 label "up" : (tensor<1x4x3x5xi16>, …) -> tensor<1x4x6x10xi16>
+
+    Source: ONNX Concat-13 with axis = 1; ShuffleNet V2 (Ma et al., 2018) shuffles a concatenation of two halves;
+    ONNX DepthToSpace-13, with mode = DCR, of a concatenation.
     """
 
     name = "cnn.concat"
     inputs = var_operand_def(TensorType)
     interleaved = opt_prop_def(UnitAttr)
+    rows = opt_prop_def(IntegerAttr[I64])
+    cols = opt_prop_def(IntegerAttr[I64])
     label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     assembly_format = (
-        "$inputs (`interleaved` $interleaved^)? (`label` $label^)? attr-dict `:` `(` type($inputs) `)` `->` "
-        "type($result)"
+        "$inputs (`interleaved` $interleaved^)? (`pixels` $rows^ `by` $cols)? (`label` $label^)? attr-dict `:` "
+        "`(` type($inputs) `)` `->` type($result)"
     )
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """How many rows and columns of operands are in turn; None where channels follow each other or interleave."""
+        return (self.rows.value.data, self.cols.value.data) if self.rows and self.cols else None
 
     def verify_(self) -> None:
         shapes = [shape(value.type) for value in self.inputs]
         whole = shape(self.result.type)
+        if self.rows or self.cols:
+            self._verify_pixels(shapes, whole)
+            return
         if not shapes or not 2 <= len(whole) <= 4:
             raise VerifyException(f"cnn.concat: {len(shapes)} operands make {whole}, not n c, n c h or n c h w")
         rest = {(len(dims), dims[:1], dims[2:]) for dims in (*shapes, whole)}
@@ -369,6 +386,18 @@ class ConcatOp(IRDLOperation):
             raise VerifyException(f"cnn.concat: the shapes {shapes} along dim 1 do not make {whole}")
         if self.interleaved is not None and len(set(shapes)) > 1:
             raise VerifyException(f"cnn.concat: the shapes {shapes} differ, so that their channels do not interleave")
+
+    def _verify_pixels(self, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> None:
+        if self.pixels is None or self.interleaved is not None or min(self.pixels) < 1:
+            raise VerifyException(
+                "cnn.concat: pixels in turn are R by C, both at least 1, and do not interleave channels"
+            )
+        rows, cols = self.pixels
+        n, k, h, w = shapes[0] if shapes and len(shapes[0]) == 4 else (0, 0, 0, 0)
+        if len(shapes) != rows * cols or {*shapes} != {(n, k, h, w)} or whole != (n, k, h * rows, w * cols):
+            raise VerifyException(
+                f"cnn.concat: the shapes {shapes} are no {rows} * {cols} operands that make {whole}, pixel by pixel"
+            )
 
 
 @irdl_op_definition
