@@ -153,7 +153,8 @@ class Tensor:
 
     A tensor may be part of another (a concatenation): from word `offset` of that one on, with `image` words from
     image to image (0: they follow each other). It then has no place of its own. A part may be some columns of an image:
-    then `plane` and `pitch` words lie between its channels and between its rows (0: they follow each other).
+    then `plane`, `pitch` and `column` words lie from channel to channel, from row to row and from column to column (0:
+    they follow each other).
     """
 
     name: str
@@ -171,12 +172,13 @@ class Tensor:
     image: int = 0
     plane: int = 0
     pitch: int = 0
+    column: int = 0
 
     def __post_init__(self) -> None:
         if self.memory not in get_args(Memory) or self.role not in get_args(Role):
             raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
         words = 0 if self.memory == "host" else self.words  # the host's values may have any shape
-        if self.at < -1 or min(words, self.offset, self.image, self.plane, self.pitch) < 0:
+        if self.at < -1 or min(words, self.offset, self.image, self.plane, self.pitch, self.column) < 0:
             raise ValueError(f"tensor {self.name}: words, places and steps are not negative")
         if max(map(abs, (self.zero, *self.clamp))) > 1 << 31:
             raise ValueError(f"tensor {self.name}: zero {self.zero} and clamp {list(self.clamp)} are of 32 bits")
@@ -191,6 +193,7 @@ class Tensor:
 class View:
     """A descriptor (DESC-1): how loops and instructions of this layer address a tensor.
 
+    column: words from column to column; 0 is 1.
     frames: a row is the tensor in the record of a frame (CORE-8); height and pitch follow from that.
     """
 
@@ -205,6 +208,7 @@ class View:
     wrap: int = 0
     ring_y: int = 0
     ring_x: int = 0
+    column: int = 0
     frames: bool = False
     steps: tuple[LoopTerm, ...] = ()
 

@@ -105,7 +105,7 @@ class _Layer:
         desc = instruction(
             "desc", id=number, base=self._base(view.tensor), height=view.height, width=view.width,
             pitch=self.record if view.frames else view.pitch, plane=view.plane, fill=view.fill, zero=view.zero,
-            wrap=view.wrap, ring_y=view.ring_y, ring_x=view.ring_x, frames=int(view.frames),
+            wrap=view.wrap, ring_y=view.ring_y, ring_x=view.ring_x, column=view.column, frames=int(view.frames),
         )  # fmt: skip
         steps = [
             (instruction("step", id=number, loop=self.register(t.loop), by=FieldTerm(t.axis, t.step)), f"by {t.loop}")

@@ -188,12 +188,13 @@ class PlainMachine:
 
     def address_at(self, desc: int, start: dict[str, int], lin: int, k: int, y: int, x: int) -> tuple[int, bool]:
         """The same of a position by its axes."""
-        base, wrap, plane, pitch, height, width, ring_y, ring_x, linear, k_loops, y_loops, x_loops = self.shape(desc)
+        base, wrap, plane, pitch, column, height, width, ring_y, ring_x, *loops = self.shape(desc)
+        linear, k_loops, y_loops, x_loops = loops
         k, y, x = k + k_loops + start["channel"], y + y_loops + start["y"], x + x_loops + start["x"]
         inside = height == 0 or (0 <= y < height and 0 <= x < width)
         linear += start["offset"]
         at = base + (linear % wrap if wrap else linear) + lin + k * plane
-        return at + self.ring(ring_y, y) * pitch + self.ring(ring_x, x), inside
+        return at + self.ring(ring_y, y) * pitch + self.ring(ring_x, x) * max(1, column), inside
 
     def shape(self, desc: int) -> tuple[int, ...]:
         """The base and wrap, steps, bounds and rings of a buffer; and what loops add: words, channels, rows, columns.
@@ -201,7 +202,7 @@ class PlainMachine:
         They are the same for all words of an instruction.
         """
         if desc not in self.shapes:
-            names = ("base", "wrap", "plane", "pitch", "height", "width", "ring_y", "ring_x")
+            names = ("base", "wrap", "plane", "pitch", "column", "height", "width", "ring_y", "ring_x")
             self.shapes[desc] = (*(self.field(desc, name) for name in names), *self.added(desc).values())
         return self.shapes[desc]
 

@@ -253,7 +253,8 @@ def rectangle(rng: random.Random) -> tuple[A.View, A.View, A.Dma]:
         steps = tuple(A.LoopTerm(loop, rng.choice(A.AXES), rng.randint(-2, 3)) for loop in ("a", "b"))
         sizes = {"height": rng.randint(1, 6), "width": rng.randint(1, 6)} if bounded else {}
         rings = {name: rng.choice([0, 2, 3]) for name in ("ring_y", "ring_x")}
-        return A.View(name, tensor, pitch=rng.randint(1, 6), plane=rng.randint(1, 6), steps=steps, **sizes, **rings)
+        rings |= {"column": rng.randint(0, 3), "plane": rng.randint(1, 6)}
+        return A.View(name, tensor, pitch=rng.randint(1, 6), steps=steps, **sizes, **rings)
 
     sizes = {"count": rng.randint(1, 3), "rows": rng.randint(1, 4), "words": rng.randint(1, 6)}
     start = {"y": rng.randint(-3, 3), "x": rng.randint(-3, 3), "dram_step": rng.randint(0, 9), "glb_step": 20}
@@ -271,7 +272,8 @@ def word_by_word(
         for term in view.steps:
             at[term.axis] += term.step * loops[term.loop]
         y, x = at["y"] % view.ring_y if view.ring_y else at["y"], at["x"] % view.ring_x if view.ring_x else at["x"]
-        return at["lin"] + at["k"] * view.plane + block * step + y * view.pitch + x, at["y"], at["x"]
+        words = at["lin"] + at["k"] * view.plane + block * step + y * view.pitch + x * max(1, view.column)
+        return words, at["y"], at["x"]
 
     left_out = 0
     for at in itertools.product(range(dma.count), range(dma.rows), range(dma.words)):

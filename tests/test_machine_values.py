@@ -83,7 +83,8 @@ class Writer:
         return self.random.choice([0, 0, 0, 7, 30])
 
     def ring(self) -> dict[str, Value]:
-        return {name: self.random.choice([0, 0, 0, 2, 3]) for name in ("ring_y", "ring_x")}
+        """Rings, and how far columns lie apart."""
+        return {name: self.random.choice([0, 0, 0, 2, 3]) for name in ("ring_y", "ring_x", "column")}
 
     def steps(self, desc: int, axes: str = "lkyx") -> None:
         for register in sorted([*range(5), *range(5)]):  # a linear step and another, or one in place of the other
@@ -840,6 +841,29 @@ def test_rows_of_a_transfer_that_overlap(ring: str, expected: list[int]) -> None
     for memory, start in ((machine.glb, 0), (machine.dram, 800)):
         found = memory.read(np.arange(start, start + len(expected)))
         assert found.tolist() == [[word + image for word in expected] for image in (0, 100, 300)], memory.name
+
+
+COLUMNS = """
+    desc id=0 height=2 width=3 pitch=3
+    desc id=1 base=1 pitch=12 column=2
+    desc id=2 height=2 width=6 pitch=12
+    desc id=3 base=100 pitch=6
+    desc id=4 base=200
+    dma dram=4 glb=5 words=24
+    dma dram=0 glb=1 rows=2 words=3
+    dma direction=out dram=3 glb=2 rows=2 words=6
+    halt
+"""
+
+
+def test_columns_apart_by_hand() -> None:
+    """Rows 7 8 9 and 10 11 12 take every second column, from word 1 on, of rows that are 12 words apart (DESC-2)."""
+    arch = replace(random_arch(random.Random(1)), operand_bits=16)
+    machine = real_run(assemble(COLUMNS), arch, np.arange(DRAM)[None] + 7)
+    assert not isinstance(machine, Trap)
+    assert machine.glb.read(np.arange(7))[0].tolist() == [207, 7, 209, 8, 211, 9, 213]
+    assert machine.dram.read(np.arange(100, 106))[0].tolist() == [207, 7, 209, 8, 211, 9]
+    assert machine.dram.read(np.arange(106, 112))[0].tolist() == [219, 10, 221, 11, 223, 12]
 
 
 NO_WIDTH = """

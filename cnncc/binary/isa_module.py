@@ -87,7 +87,7 @@ def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[byte
 def _buffer_entry(tensor: Tensor) -> dict[str, Any]:
     entry = {"name": tensor.name, "at": tensor.at, "words": tensor.words, "shape": list(tensor.shape)}
     part = {"memory": tensor.memory, "of": tensor.part_of, "offset": tensor.offset, "image": tensor.image}
-    apart = {name: step for name in ("plane", "pitch") if (step := getattr(tensor, name))}
+    apart = {name: step for name in ("plane", "pitch", "column") if (step := getattr(tensor, name))}
     return {**entry, "part": part | apart} if tensor.part_of else entry
 
 
@@ -179,7 +179,7 @@ def _buffers(binary: Binary) -> Iterator[Tensor]:
 def _as_part(tensor: Tensor, part: Mapping[str, Any]) -> Tensor:
     # The list has no scales: values between layers have 1 in DRAM. One in DRAM without a scale would be the host's.
     memory, scale = str(part["memory"]), 0.0 if part["memory"] == "glb" else 1.0
-    steps = {name: int(part.get(name, 0)) for name in ("offset", "image", "plane", "pitch")}
+    steps = {name: int(part.get(name, 0)) for name in ("offset", "image", "plane", "pitch", "column")}
     return replace(tensor, memory=memory, scale=scale, part_of=str(part["of"]), **steps)
 
 

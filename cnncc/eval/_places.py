@@ -20,7 +20,7 @@ def addresses(tensor: A.Tensor) -> Ints:
         return np.arange(tensor.words)
     dims = (*tensor.shape, 1, 1)[:4]
     plane, pitch = tensor.plane or dims[2] * dims[3], tensor.pitch or dims[3]
-    steps = (tensor.image or dims[1] * plane, plane, pitch, 1)
+    steps = (tensor.image or dims[1] * plane, plane, pitch, tensor.column or 1)
     return np.ravel(sum(np.ix_(*(step * np.arange(size) for step, size in zip(steps, dims, strict=True)))))
 
 
@@ -146,14 +146,15 @@ class Coordinates:
         if view.wrap:
             linear %= view.wrap
         linear += loop["k"] * view.plane
+        column = view.column or 1
         # A ring wraps rows (columns) with the terms of loops in them, so these cannot be left out of what is known.
         if view.ring_y or view.ring_x:
             y, x = self.terms["y"] + loop["y"], self.terms["x"] + loop["x"]
             y, x = y % view.ring_y if view.ring_y else y, x % view.ring_x if view.ring_x else x
-            address = self._without_loops(view.plane, 0, 0) + (linear + y * view.pitch + x)
+            address = self._without_loops(view.plane, 0, 0) + (linear + y * view.pitch + x * column)
         else:
-            linear += loop["y"] * view.pitch + loop["x"]
-            address = self._without_loops(view.plane, view.pitch, 1) + linear
+            linear += loop["y"] * view.pitch + loop["x"] * column
+            address = self._without_loops(view.plane, view.pitch, column) + linear
         return address, self._inside(view, loop) if view.height else None
 
     def _without_loops(self, *steps: int) -> Ints:

@@ -201,6 +201,7 @@ _HOST = """
 _DESC = """
     id          0 25 22 uint   which descriptor
     frames      0 21 21 uint   1: height is the number of frames (CORE-8)
+    column      0 15  0 uint   words from column to column; 0 = 1
     base        1 31  0 uint   first word of the tensor
     height      2 31 16 uint   rows; 0 = no bounds (DESC-3)
     width       2 15  0 uint   columns

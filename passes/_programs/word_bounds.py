@@ -72,7 +72,7 @@ def _check(view: A.View, positions: _Positions, tensors: Mapping[str, A.Tensor])
     if view.wrap or view.ring_y or view.ring_x or view.frames:
         return
     tensor = tensors[view.tensor]
-    low, high = positions.ends(1, view.plane, view.pitch, 1)
+    low, high = positions.ends(1, view.plane, view.pitch, view.column or 1)
     whole, first = whole_of(tensor, tensors)
     if first + low < 0 or first + high >= whole.words:
         raise Refusal(f"words {low}..{high} of tensor {tensor.name} do not exist, it has {tensor.words}")

@@ -150,7 +150,7 @@ class _SpanWalk:
         if inside and descriptor.height:
             ends |= {axis: _cut(ends[axis], size) for axis, size in (("y", descriptor.height), ("x", descriptor.width))}
         ends |= {axis: _ring(ends[axis], size) for axis, size in (("y", descriptor.ring_y), ("x", descriptor.ring_x))}
-        units: Mapping[str, int] = {"lin": 1, "k": descriptor.plane, "y": descriptor.pitch, "x": 1}
+        units: Mapping[str, int] = {"lin": 1, "k": descriptor.plane, "y": descriptor.pitch, "x": descriptor.column}
         low, high = (sum(units[axis] * ends[axis][side] for axis in units) + more[side] for side in (0, 1))
         return low, high
 

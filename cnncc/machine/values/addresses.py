@@ -40,6 +40,7 @@ class Descriptor:
     wrap: int = 0
     ring_y: int = 0
     ring_x: int = 0
+    column: int = 1
     steps: dict[tuple[int, bool], FieldTerm] = field(default_factory=dict[tuple[int, bool], FieldTerm])
 
     @classmethod
@@ -47,7 +48,9 @@ class Descriptor:
         """The descriptor that a `desc` instruction sets."""
         bounds = (desc.number("height"), desc.number("width"), desc.number("pitch"), desc.number("plane"))
         wraps = (desc.number("wrap"), desc.number("ring_y"), desc.number("ring_x"))
-        return cls(desc.number("base"), *bounds, desc.number("fill"), desc.number("zero"), *wraps)
+        return cls(
+            desc.number("base"), *bounds, desc.number("fill"), desc.number("zero"), *wraps, desc.number("column") or 1
+        )
 
     def linear(self, offset: Index, loops: Sequence[Index]) -> Index:
         """base + (offset + linear terms of the loops) mod wrap (DESC-2)."""
@@ -69,7 +72,7 @@ class Descriptor:
     def in_image(self, y: Index, x: Index) -> Index:
         """The offset of row y and column x within an image, in words (DESC-2)."""
         y, x = y % self.ring_y if self.ring_y else y, x % self.ring_x if self.ring_x else x
-        return y * self.pitch + x
+        return y * self.pitch + x * self.column
 
 
 class Descriptors(list[Descriptor]):
@@ -188,8 +191,9 @@ class IndexArrays:
     def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
         """Word addresses, and a mask of those inside the bounds; None if all are (DESC-2, DESC-3)."""
         axis = self._axes(descriptor)
-        # Words and columns have no factor, so only these two products may leave 64 bits.
-        far = _greatest(axis["k"]) * descriptor.plane + _greatest(axis["y"]) * descriptor.pitch
+        # Words have no factor, so only these three products may leave 64 bits.
+        steps = {"k": descriptor.plane, "y": descriptor.pitch, "x": descriptor.column}
+        far = sum(_greatest(axis[name]) * step for name, step in steps.items())
         if far >= FAR:  # products beyond 64 bits, which might lead back to an address that there is
             axis = {name: np.asarray(index, object) for name, index in axis.items()}
         linear = descriptor.linear(self.offset, self.loops)

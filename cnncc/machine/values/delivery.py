@@ -84,8 +84,8 @@ def _copied(memory: Memory, where: EvenPositions, descriptor: Descriptor, arithm
     bounded = descriptor.height > 0
     for rows, row in _runs(y, descriptor.height if bounded else None, descriptor.ring_y):
         for cols, col in _runs(x, descriptor.width if bounded else None, descriptor.ring_x):
-            start = where.start[0] + row * descriptor.pitch + col
-            steps = (*(where.steps[axis][0] for axis in axes), descriptor.pitch, 1)
+            start = where.start[0] + row * descriptor.pitch + col * descriptor.column
+            steps = (*(where.steps[axis][0] for axis in axes), descriptor.pitch, descriptor.column)
             place = Strided(start, (*sizes, len(rows), len(cols)), steps)
             if (words := memory.view(place)) is None:
                 return None

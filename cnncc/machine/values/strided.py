@@ -125,8 +125,8 @@ class EvenPositions:
     def addresses(self, descriptor: Descriptor) -> Strided | None:
         """The addresses of the positions; None if a ring breaks their steps."""
         lin, y, x = self.start
-        pitch = descriptor.pitch
-        for unit, ring, words in ((1, descriptor.ring_y, pitch), (2, descriptor.ring_x, 1)):
+        pitch, column = descriptor.pitch, descriptor.column
+        for unit, ring, words in ((1, descriptor.ring_y, pitch), (2, descriptor.ring_x, column)):
             if not ring:
                 continue
             reach = self.reach(unit)
@@ -134,7 +134,8 @@ class EvenPositions:
                 return None
             # All rows (columns) are in one turn of the ring, which is then a constant.
             lin -= reach[0] // ring * ring * words
-        return Strided(lin + y * pitch + x, self.sizes, tuple(lin + y * pitch + x for lin, y, x in self.steps))
+        steps = tuple(lin + y * pitch + x * column for lin, y, x in self.steps)
+        return Strided(lin + y * pitch + x * column, self.sizes, steps)
 
 
 def params(inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, words: int) -> Strided | None:
