@@ -260,8 +260,7 @@ class _Lowering:
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.words_per_channel)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
-        output = layer.tensors.output
-        if sums := partial_sums(layer.shape, layer.mapping, output.image, output.ring, output.pitch):
+        if sums := partial_sums(layer.shape, layer.mapping, layer.tensors.output):
             words = self.arch.words_per_sum * sums
             buffers["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
         return buffers

@@ -29,6 +29,7 @@ from cnncc.mapping.mapping import Loop, Mapping, Sizes
 from cnncc.mapping.strips import strip_count
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
+from cnncc.passes._programs.layer_records import ActivationLayout
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
@@ -185,7 +186,7 @@ def test_partial_sums_of_a_strip_lie_as_its_results_do(tmp_path: Path) -> None:
     """As far apart as rows of the whole result: 15 rows of one of 5 columns, of two images."""
     layer = LayerShape("mac", Sizes(2, 1, 4, 15, 1, 3, 3), Window((3, 3)), 2, 17, 3)
     outside = Mapping((Loop("c"), Loop("h"), Loop("r"), Loop("s")))
-    assert partial_sums(layer, outside, image=75, pitch=5) == 75 + 14 * 5 + 1
+    assert partial_sums(layer, outside, ActivationLayout("t", image=75, plane=75, pitch=5)) == 75 + 14 * 5 + 1
     chain = random_chain(np.random.default_rng([0, 33, 51]), most_layers=6, most_rows=17, most_cols=24)
     assert chain.dims[1:3] == [(2, 4, 13, 10), (2, 1, 15, 5)]
     compilation = mapped(chain, "spatial-8x8", NestGroupPass(("l0", "l1"), 1, columns=1))

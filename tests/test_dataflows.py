@@ -36,7 +36,7 @@ from cnncc.mapping.text import parse
 from cnncc.mapping.text import text as text_of
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import file_words
-from cnncc.passes._programs.layer_sums import partial_sums
+from cnncc.passes._programs.layer_sums import has_partial_sums
 from cnncc.passes._programs.layer_transfers import is_one_slice
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.prefetch import prefetchable
@@ -281,7 +281,7 @@ def features(drawn: Drawn) -> Iterator[str]:
     depth = {stage.operand: stage.depth for stage in drawn.mapping.stages if stage.memory == "rf"}
     yield from (f"{operand} held" for operand in depth if depth[operand] < len(outer))
     yield from ("sums down rows" for loop in outer if loop.on and loop.dim in "crs")
-    yield from ("partial sums" for _ in range(partial_sums(drawn.shape, drawn.mapping) > 0))
+    yield from ("partial sums" for _ in range(has_partial_sums(drawn.shape, drawn.mapping.loops)))
     yield from (f"box over {loop.dim}" for loop in loops if loop.keep and loop.dim in "hn")
     yield from (f"lanes over {'k' if loop.dim == 'k' else 'crs'}" for loop in loops if loop.on == "lanes")
     for stage in drawn.mapping.stages:

@@ -15,6 +15,7 @@ from cnncc.mapping.mapping import Stage
 from cnncc.model.layer_shape import ActivationBlock, inside, slice_words, stage_block
 from cnncc.passes._programs.layer_order import IterationOrder
 from cnncc.passes._programs.layer_records import ActivationLayout, AxisStep, Operand, Position, ProgramLayer
+from cnncc.passes._programs.layer_sums import layout_of_sums
 
 OF_COMMIT = ("output", "residual")
 
@@ -118,6 +119,9 @@ class Operands:
             output = next(view for view in views if view.name == "output")
             # Sums are complete before their block leaves: one buffer of them, also where blocks alternate between two.
             wrap = self.buffer_words(self.doubled) if self.doubled else output.wrap
+            if "output" not in self.stages:
+                home = layout_of_sums(self.layer.shape.sizes, homes["output"])
+                output = replace(output, pitch=home.pitch, column=home.column)
             plane = (output.ring_y or output.height) * output.pitch  # channels of sums follow each other
             views.append(replace(output, name="sums", tensor=tensor, plane=plane, wrap=wrap))
         return views
@@ -134,10 +138,15 @@ class Operands:
             if name in OF_COMMIT and not home.image:
                 wrap = wrap or self.image  # a ring has one image: a start that counts images comes round in it
             rings = (1, 1) if home.pixel else (home.ring, 0)
-            return [A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, *rings, steps=steps)]
+            return [
+                A.View(
+                    name, tensor, height, width, home.pitch, channel, fill, zero, wrap, *rings, home.column,
+                    steps=steps,
+                )
+            ]  # fmt: skip
         block, outside = buffer_block(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
-            A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, steps=outside),
+            A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, column=home.column, steps=outside),
             A.View(
                 name, self.layer.tensors.buffers[name], height, width, block.cols, 1 if by_position else block.plane,
                 fill, zero, wrap, ring_y=block.ring_y, ring_x=block.ring_x, steps=self.block_terms(stage) + steps,

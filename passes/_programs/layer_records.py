@@ -77,6 +77,7 @@ class ActivationLayout:
         ring   the rows of its ring; 0 if all rows have their place
         wrap   the words of its circle of images; 0 without one
         pixel  whether it has one pixel a channel, which is read for all rows and columns
+        column the words from column to column; 0 if they follow each other
     """
 
     tensor: str
@@ -86,6 +87,7 @@ class ActivationLayout:
     ring: int = 0
     wrap: int = 0
     pixel: bool = False
+    column: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from cnncc.dialects.array import Names
-from cnncc.mapping.mapping import REDUCTION_DIMS, Loop, Mapping, rest_sets
+from cnncc.mapping.mapping import REDUCTION_DIMS, Loop, Mapping, Sizes, rest_sets
 from cnncc.model.layer_shape import Extents, LayerShape, stage_block, whole
-from cnncc.passes._programs.layer_records import LoopPieces, Piece, split
+from cnncc.passes._programs.layer_records import ActivationLayout, LoopPieces, Piece, split
 
 
 class SumConditions(NamedTuple):
@@ -73,22 +74,30 @@ class Sections:
         return any(self.partial(depth + 1, {**extent, loop.dim: size}, around or many, seen) for _, size, _ in pieces)
 
 
-def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int = 0, pitch: int = 0) -> int:
+def layout_of_sums(sizes: Sizes, output: ActivationLayout) -> ActivationLayout:
+    """Where partial sums lie: as results do (COMMIT-5).
+
+    Where columns of results lie apart, those of sums follow each other, unless images lie between each other's words.
+    """
+    is_apart = output.column > 1 and (sizes.n == 1 or output.image >= sizes.k * sizes.h * sizes.w)
+    return replace(output, pitch=sizes.w, column=0) if is_apart else output
+
+
+def partial_sums(shape: LayerShape, mapping: Mapping, output: ActivationLayout) -> int:
     """How many partial sums lie in the GLB at a time: one for each place of a result there; 0 where there are none.
 
-    - image, pitch: how far images and rows lie apart where the output is part of another tensor
-    - ring: rows of the output's ring
+    output: where results lie as a whole.
     """
     if not has_partial_sums(shape, mapping.loops):
         return 0
-    if ring:
-        return ring * shape.sizes.w * shape.sizes.k
+    if output.ring:
+        return output.ring * shape.sizes.w * shape.sizes.k
     if stage := mapping.glb_stages.get("output"):
         return stage_block(shape, mapping.loops, stage).words
-    # COMMIT-5: sums lie as results do. In a part of another tensor rows are `pitch` apart, and the last one ends with
-    # its own words.
-    rows, cols = shape.sizes.k * shape.sizes.h, max(pitch, shape.sizes.w)
-    return (shape.sizes.n - 1) * (image or rows * cols) + (rows - 1) * cols + shape.sizes.w
+    # In a part of another tensor rows are `pitch` apart, and the last one ends with its own words.
+    sums, sizes = layout_of_sums(shape.sizes, output), shape.sizes
+    rows, pitch, column = sizes.k * sizes.h, max(sums.pitch, sizes.w), max(sums.column, 1)
+    return (sizes.n - 1) * (sums.image or rows * pitch) + (rows - 1) * pitch + (sizes.w - 1) * column + 1
 
 
 def has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:

@@ -7,8 +7,8 @@
 | result of a host segment, input of the network | DRAM, and the GLB too if a layer reads it there |
 
 The operands of a concatenation are parts of its tensor, so that nothing is copied: one after the other, or interleaved
-channel by channel. Strips of columns are parts, too: joined strips of the tensor of the result, strips that are read of
-the tensor of the whole value. So are channels that are sliced, of the tensor of the whole value.
+channel by channel or pixel by pixel. Strips of columns are parts, too: joined strips of the tensor of the result,
+strips that are read of the tensor of the whole value. So are channels that are sliced, of that of the whole value.
 """
 
 from __future__ import annotations
@@ -90,9 +90,15 @@ def image_step(value: SSAValue) -> int:
 
 
 def planes_apart(value: SSAValue) -> int:
-    """Channels of the whole from a channel of a value to the next: as many as values are interleaved, or 1."""
+    """From a channel of a value to the next, in its own channels: 1, or as many as values are interleaved."""
     concats = (use.operation for use in uses(value) if isinstance(use.operation, ConcatOp))
-    return next((len(op.inputs) for op in concats if op.interleaved is not None), 1)
+    return next((len(op.inputs) for op in concats if op.interleaved is not None or op.pixels), 1)
+
+
+def pixels_in_turn(value: SSAValue) -> tuple[int, int]:
+    """How many rows and columns of values are in turn where a value is one of them, or 1 and 1."""
+    concats = (use.operation for use in uses(value) if isinstance(use.operation, ConcatOp))
+    return next((op.pixels for op in concats if op.pixels), (1, 1))
 
 
 def staged(layer: LayerOp) -> set[str]:
@@ -148,6 +154,7 @@ class PartOf(NamedTuple):
         plane          words between its channels; 0 if they follow each other
         pitch          words between its rows; 0 if it is not columns of the whole
         image          words between its images; 0 if these are not strips of one image of the whole
+        column         words between its columns; 0 if they follow each other
     """
 
     whole: SSAValue
@@ -155,6 +162,7 @@ class PartOf(NamedTuple):
     plane: int = 0
     pitch: int = 0
     image: int = 0
+    column: int = 0
 
 
 def parts(block: Block) -> dict[SSAValue, PartOf]:
@@ -172,12 +180,18 @@ def parts(block: Block) -> dict[SSAValue, PartOf]:
                 at += count // images * own
             elif isinstance(source(operand).owner, SliceOp):
                 raise Refusal(f"'{value_key(op) or op.name}' has a slice as operand; cnn-legalize copies such operands")
-            elif op.interleaved is not None:
+            elif op.interleaved is not None or op.pixels:
                 if image_shape(source(operand).type) != image_shape(operand.type):
-                    what = f"'{value_key(op) or op.name}' interleaves the channels of a reshape"
-                    raise Refusal(f"{what}; cnn-legalize copies such operands")
-                parts[source(operand)] = PartOf(op.result, at, len(op.inputs) * rows * cols)
-                at += rows * cols
+                    what = f"'{value_key(op) or op.name}' interleaves the {'pixels' if op.pixels else 'channels'}"
+                    raise Refusal(f"{what} of a reshape; cnn-legalize copies such operands")
+                if op.pixels:
+                    down, across = op.pixels
+                    first = at // across * cols + at % across
+                    parts[source(operand)] = PartOf(op.result, first, rows * cols, down * cols, column=across)
+                    at += 1
+                else:
+                    parts[source(operand)] = PartOf(op.result, at, len(op.inputs) * rows * cols)
+                    at += rows * cols
             else:
                 parts[source(operand)] = PartOf(op.result, at)
                 at += prod(shape(operand.type)[1:])
@@ -228,14 +242,14 @@ class ArrayTensors:
             )
         # What no layer reads or writes may have more than four dims.
         image, plane = tensor.image or image or prod(shape(columns.type)[1:]), tensor.plane or rows * cols
-        interleaved = tensor.plane and not tensor.pitch
+        interleaved = tensor.plane and (tensor.column or not tensor.pitch)
         if interleaved and (offset or (*tensor.shape, 1, 1)[1:4] != image_shape(columns.type)[1:]):
             raise Refusal(
                 f"tensor {tensor.name} is interleaved with others in {tensor.part_of}: no slice or reshape of it is "
                 f"read; cnn-legalize copies such parts"
             )
-        home = self.part(ActivationLayout(tensor.name, image, plane, tensor.pitch or cols), offset, "words")
-        home = self.part(home, first, "columns")
+        home = ActivationLayout(tensor.name, image, plane, tensor.pitch or cols, column=tensor.column)
+        home = self.part(self.part(home, offset, "words"), first, "columns")
         return replace(home, image=apart) if apart else home
 
     def part(self, home: ActivationLayout, first: int, of: str) -> ActivationLayout:
@@ -291,10 +305,12 @@ class ArrayTensors:
                         f"concatenation {whole.name} is a part whose channels lie apart; cnn-legalize copies such parts"
                     )
                 places = {
-                    "offset": part.offset,
-                    "image": part.image or whole.image or prod(shape(part.whole.type)[1:]),
-                    "plane": whole.plane or part.plane,  # of a whole that is a part itself
+                    # Strips count columns, which may lie apart in a whole that is a part itself.
+                    "offset": part.offset * (whole.column or 1),
+                    "image": part.image * (whole.column or 1) or whole.image or prod(shape(part.whole.type)[1:]),
+                    "plane": whole.plane or part.plane,
                     "pitch": whole.pitch or part.pitch,
+                    "column": whole.column or part.column,
                 }
                 tensor = replace(tensor, part_of=whole.name, **places)
             self.places[memory, value] = self.declare(tensor)

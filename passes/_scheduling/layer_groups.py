@@ -27,13 +27,15 @@ from cnncc.errors import Refusal, one_line
 from cnncc.mapper.costs import cost_of
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapping.groups import STREAMED, GroupLayer, RowRead, group_problem, load_of_rows
-from cnncc.mapping.mapping import Mapping, Stage
+from cnncc.mapping.mapping import Mapping, Sizes, Stage
 from cnncc.model.core_steps import waits_on_core
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.group_steps import check_stages, group_bodies
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._programs.layer_records import ActivationLayout
 from cnncc.passes._programs.layer_sums import partial_sums
+from cnncc.passes._programs.tensors import pixels_in_turn
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
@@ -138,10 +140,8 @@ class LayerGroup:
         for layer, shape, plan in self.members:
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
-                images, pitch = _whole(layer)
-                image = shape.sizes.w if shape.sizes.n > images else 0  # images that are strips lie side by side
-                sums = partial_sums(shape, plan.mapping, image, plan.keeps, pitch)
-                sizes["sums"] = arch.words_per_sum * sums
+                output = _output(layer, shape.sizes, plan.keeps)
+                sizes["sums"] = arch.words_per_sum * partial_sums(shape, plan.mapping, output)
             result.append(sizes)
         return result
 
@@ -199,12 +199,15 @@ class LayerGroup:
         waits_on_core(self.plans)
 
 
-def _whole(layer: LayerOp) -> tuple[int, int]:
-    """Images and columns of the value that holds what a layer computes: a strip writes into a whole result."""
+def _output(layer: LayerOp, sizes: Sizes, ring: int) -> ActivationLayout:
+    """Where the results lie that a layer of a group has at a time, of so many rows where they are a ring."""
     joins = (use.operation for use in layer.result.uses if isinstance(use.operation, JoinOp))
-    joined = next(joins, None)
-    images, *_, columns = image_shape((joined.result if joined else layer.result).type)
-    return images, columns
+    joined = next(joins, None)  # a strip writes into a whole result
+    whole = joined.result if joined else layer.result
+    (images, _, rows, cols), (down, across) = image_shape(whole.type), pixels_in_turn(whole)
+    plane, pitch, column = down * rows * across * cols, down * across * cols, across if across > 1 else 0
+    image = sizes.w * across if sizes.n > images else 0  # images that are strips lie side by side
+    return ActivationLayout("", image, plane, pitch, ring, column=column)
 
 
 def _result_words(plan: GroupLayer) -> int:
