@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import cast
@@ -31,10 +32,11 @@ from cnncc.errors import Refusal, refusals_of
 from cnncc.main_function import main_function, output_names, returned
 from cnncc.passes._standard.layer_nest import StandardNest
 from cnncc.passes._standard.limits import check_layer, check_parameters, integer_tensor, sum_type
-from cnncc.passes._standard.ops import ZERO, Buffer, Emitter, Index, Span, named
+from cnncc.passes._standard.ops import Buffer, Emitter, Index, Span, named
 from cnncc.weights import WeightStore
 
 WIDEST = IntegerType(64)
+Place = tuple[int, ...]  # n k h w
 
 
 @dataclass(frozen=True)
@@ -166,31 +168,40 @@ class _StandardNetwork:
         return self.emit.add(memref.ReinterpretCastOp.from_dynamic(self.values[op.x], [0], sizes, strides, kind))
 
     def concat(self, op: ConcatOp) -> SSAValue:
-        """The operands, copied to their channels of the result."""
+        """The operands, copied to their places in the result."""
         memory = self.result(op)
-        first, apart = 0, 1 if op.interleaved is None else len(op.inputs)
-        for value in op.inputs:
-            target, dims = Buffer(memory, _channels(first)), shape(value.type)
-            self.copy(Buffer(self.values[value]), target, dims, apart)
-            first += dims[1] if apart == 1 else 1
+        for value, (first, apart) in zip(op.inputs, _places(op), strict=True):
+            self.copy(Buffer(self.values[value]), Buffer(memory, _from(*first)), shape(value.type), apart)
         return memory
 
     def slice(self, op: SliceOp) -> SSAValue:
         """A copy of some channels."""
         memory = self.result(op)
-        self.copy(Buffer(self.values[op.x], _channels(op.first.value.data)), Buffer(memory), shape(op.result.type))
+        self.copy(Buffer(self.values[op.x], _from(0, op.first.value.data, 0, 0)), Buffer(memory), shape(op.result.type))
         return memory
 
-    def copy(self, source: Buffer, target: Buffer, dims: tuple[int, ...], apart: int = 1) -> None:
-        """Loops that copy so many elements. apart: how far the target's channels lie apart."""
+    def copy(self, source: Buffer, target: Buffer, dims: Place, apart: Place = (1, 1, 1, 1)) -> None:
+        """Loops that copy so many elements. apart: how far the target's elements lie apart in each dimension."""
         with self.emit.loops([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
-            n, k, *pixel = at
-            self.emit.store(self.emit.load(source, at), target, [n, k * apart, *pixel])
+            self.emit.store(self.emit.load(source, at), target, [i * step for i, step in zip(at, apart, strict=False)])
 
 
-def _channels(first: int) -> tuple[Index, ...]:
-    """The elements of a buffer from a channel on."""
-    return (ZERO, Index(offset=-first), ZERO, ZERO)
+def _places(op: ConcatOp) -> Iterator[tuple[Place, Place]]:
+    """For each operand: its first element in the result, and how far the next ones lie apart in each dimension."""
+    channels = 0
+    for number, value in enumerate(op.inputs):
+        if op.pixels is not None:
+            yield (0, 0, *divmod(number, op.pixels[1])), (1, 1, *op.pixels)
+        elif op.interleaved is not None:
+            yield (0, number, 0, 0), (1, len(op.inputs), 1, 1)
+        else:
+            yield (0, channels, 0, 0), (1, 1, 1, 1)
+            channels += shape(value.type)[1]
+
+
+def _from(*first: int) -> tuple[Index, ...]:
+    """The elements of a buffer from one on."""
+    return tuple(Index(offset=-index) for index in first)
 
 
 def _memory(what: str, kind: Attribute) -> MemRefType[Attribute]:

@@ -262,7 +262,7 @@ def test_scf_chain_of_reshape_and_concat() -> None:
     text = f"""
         weights.global @f : tensor<3xf32> = #weights.ref<"{factors}">
         func.func @main(%x : tensor<2x6xi16>, %y : tensor<2x6xi16>)
-            -> (tensor<2x3x1x4xi16>, tensor<2x6xi16>, tensor<2x6x2x1xi16>) {{
+            -> (tensor<2x3x1x4xi16>, tensor<2x6xi16>, tensor<2x6x2x1xi16>, tensor<2x3x4x3xi16>) {{
           %1 = nest.layer "copy" %x residual %y : tensor<2x6xi16>
                sizes <n = 2, k = 6, c = 1, h = 1, w = 1, r = 1, s = 1>
                window <kernel = [1, 1], group = 6> then <factors = "f", add_clamp = [-50, 50]> label "sum"
@@ -273,7 +273,11 @@ def test_scf_chain_of_reshape_and_concat() -> None:
           %5 = cnn.concat %3, %4 label "cat" : (tensor<2x3x2x1xi16>, tensor<2x3x2x1xi16>) -> tensor<2x6x2x1xi16>
           %6 = cnn.reshape %5 label "end" : tensor<2x6x2x1xi16> -> tensor<2x3x1x4xi16>
           %7 = cnn.concat %3, %4 interleaved : (tensor<2x3x2x1xi16>, tensor<2x3x2x1xi16>) -> tensor<2x6x2x1xi16>
-          func.return %6, %x, %7 : tensor<2x3x1x4xi16>, tensor<2x6xi16>, tensor<2x6x2x1xi16>
+          %8 = cnn.concat %3, %4, %4, %4, %3, %3 pixels 2 by 3
+               : (tensor<2x3x2x1xi16>, tensor<2x3x2x1xi16>, tensor<2x3x2x1xi16>, tensor<2x3x2x1xi16>,
+               tensor<2x3x2x1xi16>, tensor<2x3x2x1xi16>) -> tensor<2x3x4x3xi16>
+          func.return %6, %x, %7, %8
+               : tensor<2x3x1x4xi16>, tensor<2x6xi16>, tensor<2x6x2x1xi16>, tensor<2x3x4x3xi16>
         }}"""
     module = Parser(ctx, text).parse_module()
     x, y = np.random.default_rng(3).integers(-30, 30, (2, 2, 6))
@@ -283,6 +287,8 @@ def test_scf_chain_of_reshape_and_concat() -> None:
     np.testing.assert_array_equal(found[0], np.concatenate([total, other], axis=1).reshape(2, 3, 1, 4))
     np.testing.assert_array_equal(found[1], x)
     np.testing.assert_array_equal(found[2], np.stack([total, other], axis=2).reshape(2, 6, 2, 1))
+    rows = [np.stack(row, axis=3) for row in ([total, other, other], [other, total, total])]  # each 2 3 2 3
+    np.testing.assert_array_equal(found[3], np.stack(rows, axis=3).reshape(2, 3, 4, 3))
 
 
 LAYER = """

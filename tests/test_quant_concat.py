@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,11 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.array import DmaOp
 from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, PoolOp, ReshapeOp, shuffled
 from cnncc.dialects.nest import NEST
+from cnncc.draws import Draws
 from cnncc.driver.calibrate import calibrate
 from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.errors import Refusal
-from cnncc.eval import array, isa, nest
+from cnncc.eval import array, cnn_residues, isa, nest
 from cnncc.eval.cnn import evaluate
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.numerics import integer_range
@@ -323,6 +325,31 @@ def test_quant_concat_evaluates_to_its_formula() -> None:
     assert np.array_equal(moved, x[:, [0, 2, 4, 1, 3, 5]])
     assert np.array_equal(whole, np.concatenate([moved, y, x], axis=1))
     assert np.array_equal(trace["c"], whole) and np.array_equal(trace["s"], moved)
+
+
+def test_quant_concat_puts_pixels_in_turn() -> None:
+    part = "tensor<1x2x3x5xi16>"
+    arguments = ", ".join(f"%{name}: {part} {{cnn.quant = #cnn.quant<scale = 1.0>}}" for name in "abcdef")
+    module, ctx = parse(f"""
+    func.func @main({arguments}) -> tensor<1x2x6x15xi16> {{
+      %p = cnn.concat %a, %b, %c, %d, %e, %f pixels 2 by 3 label "p"
+           : ({", ".join([part] * 6)}) -> tensor<1x2x6x15xi16>
+      func.return %p : tensor<1x2x6x15xi16>
+    }}""")
+
+    def in_turn(parts: np.ndarray) -> np.ndarray:
+        result = np.zeros((*parts[0].shape[:2], 6, 15), np.int64)
+        for row, col, (n, k, h, w) in product(range(2), range(3), np.ndindex(*parts[0].shape)):
+            result[n, k, 2 * h + row, 3 * w + col] = parts[3 * row + col][n, k, h, w]
+        return result
+
+    parts = np.random.default_rng(3).integers(-99, 99, (6, 4, 2, 3, 5))  # four batches
+    for level in (evaluate, nest.evaluate):
+        (got,), trace = level(module, ctx.weights, [*parts])
+        assert np.array_equal(got, in_turn(parts)) and np.array_equal(trace["p"], got)
+    proven = cnn_residues.evaluate(module, ctx.weights, 16, Draws(0, 2))
+    drawn = np.stack([known.residues for known in proven.inputs], axis=1)  # draw, part, n k h w
+    assert np.array_equal(proven.outputs[0].residues, [in_turn(each) for each in drawn])
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(6, 2), (6, 3), (12, 4), (5, 5), (7, 1)])

@@ -103,6 +103,20 @@ def shuffle_channels(x: npt.NDArray[Integer], groups: int) -> npt.NDArray[Intege
     return x.reshape(n, groups, channels // groups, *rest).swapaxes(1, 2).reshape(x.shape)
 
 
+def concatenated(op: ConcatOp, parts: Sequence[npt.NDArray[Integer]]) -> npt.NDArray[Integer]:
+    """The result of a concatenation of `parts` [n, k, …]."""
+    if op.pixels is not None:
+        return pixels_in_turn(parts, *op.pixels)
+    return shuffle_channels(np.concatenate(parts, axis=1), 1 if op.interleaved is None else len(parts))
+
+
+def pixels_in_turn(parts: Sequence[Numbers], rows: int, cols: int) -> Numbers:
+    """The pixels of `parts` [n, k, h, w] in turn: part i * cols + j has h * rows + i, w * cols + j."""
+    n, k, h, w = parts[0].shape
+    pixels = np.stack(parts).reshape(rows, cols, n, k, h, w)
+    return pixels.transpose(2, 3, 4, 0, 5, 1).reshape(n, k, h * rows, w * cols)
+
+
 class _Run:
     def __init__(self, module: ModuleOp, store: WeightStore, host: RunModel) -> None:
         self.symbols = arrays_of(module, store)
@@ -176,8 +190,7 @@ class _Run:
             case ClampOp():
                 return [np.clip(self.values[op.x], op.by.data.clamp[0], op.by.data.clamp[1])]
             case ConcatOp():
-                together = np.concatenate([self.values[value] for value in op.inputs], axis=1)
-                return [shuffle_channels(together, 1 if op.interleaved is None else len(op.inputs))]
+                return [concatenated(op, [self.values[value] for value in op.inputs])]
             case SliceOp():
                 first = op.first.value.data
                 return [self.values[op.x][:, first : first + shape(op.result.type)[1]]]

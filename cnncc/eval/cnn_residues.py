@@ -34,7 +34,7 @@ from cnncc.dialects.cnn import (
 from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
 from cnncc.errors import Refusal
-from cnncc.eval.cnn import array_of, convolution, name_of, pool_values, shuffle_channels
+from cnncc.eval.cnn import array_of, concatenated, convolution, name_of, pool_values, shuffle_channels
 from cnncc.main_function import input_names, main_function
 from cnncc.weights import WeightStore
 
@@ -184,9 +184,8 @@ class _Run:
                 result = self.finish(x.residues.astype(np.float64), x.degree, op.steps.data, op, op.residual)
             case ConcatOp():
                 parts = [self.operand(value, op) for value in op.inputs]
-                together = np.concatenate([part.residues for part in parts], axis=2)
-                if op.interleaved is not None:
-                    together = np.stack([shuffle_channels(each, len(parts)) for each in together])
+                by_draw = zip(*(part.residues for part in parts), strict=True)
+                together = np.stack([concatenated(op, each) for each in by_draw])
                 result = Polynomials(together, max(part.degree for part in parts))
             case SliceOp():
                 x, first = self.operand(op.x, op), op.first.value.data

@@ -34,6 +34,8 @@ func.func @main(%x: tensor<2x2x7x5xi16> {onnx.name = "x", cnn.quant = #cnn.quant
   %10 = cnn.concat %9, %6 label "cat" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x12x4x5xi16>
   // CHECK: cnn.concat %[[S]], %{{.*}} interleaved label "turns" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x12x4x5xi16>
   %13 = cnn.concat %9, %6 interleaved label "turns" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x12x4x5xi16>
+  // CHECK: cnn.concat %[[S]], %{{.*}} pixels 1 by 2 label "wide" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x6x4x10xi16>
+  %14 = cnn.concat %9, %6 pixels 1 by 2 label "wide" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x6x4x10xi16>
   // CHECK: cnn.pool "max" %{{.*}} then <scale = "l", slope = 0.25, shuffle = 2>
   %11 = cnn.pool "max" %6 window <kernel = [1, 1]> then <scale = "l", slope = 0.25, shuffle = 2> : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
   // CHECK: cnn.slice %{{.*}} from 4 label "right" : tensor<2x6x4x5xi16> -> tensor<2x2x4x5xi16>

@@ -219,6 +219,46 @@ func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x3xi16>) {
 
 // -----
 
+// CHECK: cnn.concat: pixels in turn are R by C, both at least 1, and do not interleave channels
+func.func @main(%x: tensor<1x2x3x5xi16>, %y: tensor<1x2x3x5xi16>) {
+  %0 = cnn.concat %x, %y interleaved pixels 2 by 1 : (tensor<1x2x3x5xi16>, tensor<1x2x3x5xi16>) -> tensor<1x2x6x5xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: pixels in turn are R by C, both at least 1, and do not interleave channels
+func.func @main(%x: tensor<1x2x3x5xi16>, %y: tensor<1x2x3x5xi16>) {
+  %0 = "cnn.concat"(%x, %y) <{rows = 2 : i64}> : (tensor<1x2x3x5xi16>, tensor<1x2x3x5xi16>) -> tensor<1x2x6x5xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: the shapes [(1, 2, 3, 5), (1, 2, 3, 5)] are no 2 * 2 operands that make (1, 2, 6, 10), pixel by pixel
+func.func @main(%x: tensor<1x2x3x5xi16>, %y: tensor<1x2x3x5xi16>) {
+  %0 = cnn.concat %x, %y pixels 2 by 2 : (tensor<1x2x3x5xi16>, tensor<1x2x3x5xi16>) -> tensor<1x2x6x10xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: the shapes [(1, 2, 3, 5), (1, 3, 3, 5)] are no 2 * 1 operands that make (1, 2, 6, 5), pixel by pixel
+func.func @main(%x: tensor<1x2x3x5xi16>, %y: tensor<1x3x3x5xi16>) {
+  %0 = cnn.concat %x, %y pixels 2 by 1 : (tensor<1x2x3x5xi16>, tensor<1x3x3x5xi16>) -> tensor<1x2x6x5xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: the shapes [(1, 2, 3, 5), (1, 2, 3, 5)] are no 2 * 1 operands that make (1, 2, 3, 10), pixel by pixel
+func.func @main(%x: tensor<1x2x3x5xi16>, %y: tensor<1x2x3x5xi16>) {
+  %0 = cnn.concat %x, %y pixels 2 by 1 : (tensor<1x2x3x5xi16>, tensor<1x2x3x5xi16>) -> tensor<1x2x3x10xi16>
+  func.return
+}
+
+// -----
+
 // CHECK: cnn.concat: 1 operands make (4,), not n c, n c h or n c h w
 func.func @main(%x: tensor<4xi16>) {
   %0 = cnn.concat %x : (tensor<4xi16>) -> tensor<4xi16>
