@@ -131,6 +131,15 @@ def test_samples_models_mobilenet_v3_has_the_weights_of_torchvision() -> None:
     assert [kinds.count(kind) for kind in ("Conv", "HardSwish", "HardSigmoid", "Mul", "Add")] == [52, 19, 9, 9, 6]
 
 
+def test_samples_models_unet_has_the_weights_of_the_published_one() -> None:
+    """That of Buda et al., which counts no means and variances of batch norms. Other sizes cannot be halved."""
+    network = SAMPLES["unet"].build(256)
+    statistics = sum(weight.count for weight in network.weights if weight.name.endswith((".mean", ".var")))
+    assert network.parameters - statistics == 7_763_041
+    with pytest.raises(Refusal, match="40 is no multiple of 16"):
+        SAMPLES["unet"].build(40)
+
+
 def test_samples_models_count_fully_connected_layers_too() -> None:
     assert SAMPLES["mobilenet"].build(224).macs == 568_740_352
     assert SAMPLES["light-alexnet"].build(224).macs == conv_macs("light-alexnet") + 9216 * 4096 + 4096 * 5096

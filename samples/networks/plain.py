@@ -1,7 +1,7 @@
-"""Networks written out layer by layer: AlexNet, VGG-16, NiN, ResNet-20, ResNet-50, MobileNet v1 and v3, FSRCNN.
+"""Networks written out layer by layer: AlexNet, VGG-16, NiN, ResNet-20, ResNet-50, MobileNet v1 and v3, U-Net, FSRCNN.
 
-Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`, but for FSRCNN. Batch norms follow their
-convolution, which then has no bias.
+Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`, but for U-Net and FSRCNN, which give
+images. Batch norms follow their convolution, which then has no bias.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from cnncc.errors import Refusal
 from networks.seeded import IR_VERSION, OPSET, Network, Weight, about, he, small
 
 # Scale of the batch norm before a residual sum: blocks add a quarter of the signal's mean square, not as much again.
@@ -45,6 +46,13 @@ class Builder:
         self.weights += weights
         window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
         return self.node("Conv", [x, *(w.name for w in weights)], label, k, group=group, **window)
+
+    def up(self, x: str, label: str, k: int, factor: int) -> str:
+        """A transposed convolution that gives `factor` rows and columns for one."""
+        weights = [he(f"{label}.weight", (self.channels[x], k, factor, factor)), small(f"{label}.bias", (k,))]
+        self.weights += weights
+        window = {"kernel_shape": [factor] * 2, "strides": [factor] * 2}
+        return self.node("ConvTranspose", [x, *(w.name for w in weights)], label, k, **window)
 
     def norm(self, x: str, scale: float = 1.0) -> str:
         """A batch norm of a convolution, named after it."""
@@ -295,6 +303,36 @@ def mobilenet_v3(size: int) -> Network:
             x = net.norm(net.conv(y, f"{label}.project", k, 1, bias=False))
     x = net.hard_swish(net.norm(net.conv(x, "conv2", 576, 1, bias=False)))
     return net.done(net.linear(net.hard_swish(net.linear(net.mean(x), "fc1", 1024)), "fc2", 1000))
+
+
+def unet(size: int) -> Network:
+    """U-Net with 32 channels at first, and padding: `image: f32[1, 3, size, size]` to `output: f32[1, 1, size, size]`.
+
+    Source: Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation", 2015, Figure 1; half
+    the channels, padding and batch norms as in Buda et al., 2019, whose last layer is a Sigmoid of this output.
+
+    Raises: Refusal, for a size that cannot be halved four times.
+    """
+    if size % 16:
+        raise Refusal(f"unet halves its image four times: {size} is no multiple of 16")
+    net = Builder("unet", size)
+    x, left = "image", list[str]()
+    for level, k in enumerate((32, 64, 128, 256), start=1):
+        left.append(_two_convs(net, x, f"down{level}", k))
+        x = net.max_pool(left[-1], f"pool{level}", 2, 2)
+    x = _two_convs(net, x, "bottom", 512)
+    for level, skip in reversed([*enumerate(left, start=1)]):
+        k = net.channels[skip]
+        both = net.node("Concat", [net.up(x, f"up{level}", k, 2), skip], f"both{level}", 2 * k, axis=1)
+        x = _two_convs(net, both, f"joined{level}", k)
+    net.conv(x, "last", 1, 1)
+    return net.ended("output", (1, 1, size, size))
+
+
+def _two_convs(net: Builder, x: str, label: str, k: int) -> str:
+    for number in (1, 2):
+        x = net.relu(net.norm(net.conv(x, f"{label}.conv{number}", k, 3, pad=1, bias=False)))
+    return x
 
 
 def fsrcnn(rows: int) -> Network:

@@ -89,10 +89,13 @@ class Network:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of its Conv and Gemm nodes for one image."""
+        """Multiply-accumulates of its Conv, ConvTranspose and Gemm nodes for one image."""
         graph = self.inferred().graph
         shapes = shapes_of(graph)
-        return sum(_macs(shapes[n.output[0]], shapes[n.input[1]]) for n in graph.node if n.op_type in ("Conv", "Gemm"))
+        # A transposed convolution has the weights of each channel that it reads, and one MAC for each and each pixel.
+        ends = {"Conv": "output", "ConvTranspose": "input", "Gemm": "output"}
+        nodes = [node for node in graph.node if node.op_type in ends]
+        return sum(_macs(shapes[getattr(node, ends[node.op_type])[0]], shapes[node.input[1]]) for node in nodes)
 
     def write(self, path: Path, seed: int) -> None:
         """Write the ONNX file, whole or not at all. Raises Refusal."""
