@@ -1,0 +1,137 @@
+"""Pixels in turn: ConvTranspose, nearest Resize and DepthToSpace, whose results lie in their places on the array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from cli_cases import build, done, invoke, noise, save
+from onnx import helper
+
+from cnncc.arch.model import arch_text, load_arch
+from cnncc.binary.container import load
+from cnncc.binary.isa_module import disassembly
+from cnncc.mapping.mapping import Sizes
+from cnncc.passes._programs.layer_records import ActivationLayout
+from cnncc.passes._programs.layer_sums import layout_of_sums
+
+pytestmark = pytest.mark.usefixtures("short_searches")
+
+
+def node(kind: str, operands: list[str], result: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(kind, operands, [result], name=result, **attributes)
+
+
+CONV = node("Conv", ["x", "v"], "a", pads=[1, 1, 1, 1])
+NETWORKS: dict[str, Sequence[onnx.NodeProto]] = {
+    "a step of a U-Net": (
+        CONV,
+        node("MaxPool", ["a"], "small", kernel_shape=[2, 2], strides=[2, 2]),
+        node("ConvTranspose", ["small", "t2"], "u", strides=[2, 2]),
+        node("Relu", ["u"], "r"),
+        node("Concat", ["r", "a"], "c", axis=1),
+        node("Conv", ["c", "c12"], "y"),
+    ),
+    "windows that overlap": (
+        CONV,
+        node("ConvTranspose", ["a", "t4"], "u", strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Conv", ["u", "w"], "y"),
+    ),
+    "the network's output": (node("ConvTranspose", ["x", "t4"], "y", strides=[2, 2], pads=[1, 1, 1, 1]),),
+    "nearest neighbours, added to others": (
+        CONV,
+        node("Resize", ["x", "", "twice"], "u", mode="nearest"),
+        node("Resize", ["a", "", "twice"], "p", mode="nearest"),
+        node("Add", ["u", "p"], "s"),
+        node("Conv", ["s", "w"], "y"),
+    ),
+    "PixelShuffle": (
+        CONV,
+        node("Conv", ["a", "e"], "e54"),
+        node("Relu", ["e54"], "r"),
+        node("DepthToSpace", ["r"], "d", blocksize=3, mode="CRD"),
+        node("Conv", ["d", "w"], "y"),
+    ),
+    "slices of channels": (
+        node("Conv", ["x", "e"], "e54"),
+        node("MaxPool", ["e54"], "m", kernel_shape=[2, 2]),
+        node("DepthToSpace", ["m"], "d", blocksize=3),
+        node("Conv", ["d", "w"], "y"),
+    ),
+}
+ARRAYS = {
+    "v": noise(1, 6, 6, 3, 3) / 5, "w": noise(2, 6, 6, 1, 1), "e": noise(3, 54, 6, 1, 1), "c12": noise(4, 6, 12, 3, 3),
+    "t2": noise(5, 6, 6, 2, 2), "t4": noise(6, 6, 6, 4, 4) / 3, "twice": np.array([1, 1, 2, 2], np.float32),
+}  # fmt: skip
+
+
+def network(name: str, images: int = 1) -> onnx.ModelProto:
+    read = {operand for each in NETWORKS[name] for operand in each.input}
+    arrays = {key: value for key, value in ARRAYS.items() if key in read}
+    return build(NETWORKS[name], {"x": (images, 6, 8, 10)}, ["y"], arrays)
+
+
+def array_file(folder: Path, words: int) -> Path:
+    """Four by four PEs with a GLB of so many words."""
+    arch = load_arch("spatial-4x4")
+    path = folder / "small.toml"
+    path.write_text(arch_text(replace(arch, glb=replace(arch.glb, words=words))))
+    return path
+
+
+@pytest.mark.parametrize(("images", "words"), [(1, 65536), (1, 1000), (3, 65536), (2, 1000)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_node_is_on_the_host_and_all_levels_agree(name: str, images: int, words: int, tmp_path: Path) -> None:
+    path, given = save(network(name, images), tmp_path / "net.onnx"), tmp_path / "in.npz"
+    np.savez(given, x=noise(7, images, 6, 8, 10))
+    options = ("--arch", array_file(tmp_path, words), "--calibrate", given)
+    assert "steps agree" in done("verify", path, *options, "--input", given).stdout
+    done("compile", path, *options, "-o", tmp_path / "net.cnb")
+    assert "counters are as predicted" in done("estimate", tmp_path / "net.cnb", "--check-counters").stdout
+    done("run", tmp_path / "net.cnb", "--input", given, "--output", tmp_path / "out.npz")
+    with np.load(given) as file, np.load(tmp_path / "out.npz") as out:
+        (want,) = onnxruntime.InferenceSession(path).run(None, {"x": file["x"]})
+        assert 20 * np.log10(np.abs(want).max() / np.abs(out["y"] - want).max()) > 50  # dB, of 15 bits
+    program = disassembly(load(tmp_path / "net.cnb"))
+    assert not re.search(r"^ *host", program, re.MULTILINE)
+    assert f" column={3 if 'blocksize' in str(NETWORKS[name]) else 2} " in program
+
+
+@pytest.mark.parametrize("dataflow", ["os", "is", "nlr", "rs"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_all_levels_agree_in_other_dataflows(dataflow: str, images: int, tmp_path: Path) -> None:
+    """`is` and `nlr` have partial sums, whose columns follow each other."""
+    path = save(network("windows that overlap", images), tmp_path / "net.onnx")
+    options = ("--arch", "spatial-4x4", "--dataflow", dataflow)
+    assert "steps agree" in done("verify", path, *options).stdout
+    done("compile", path, *options, "-o", tmp_path / "net.cnb")
+    assert "counters are as predicted" in done("estimate", tmp_path / "net.cnb", "--check-counters").stdout
+    assert ("sums=" in disassembly(load(tmp_path / "net.cnb"))) == (dataflow in ("is", "nlr"))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_pixels_are_proven_and_an_error_in_them_is_not(name: str, tmp_path: Path) -> None:
+    path = save(network(name), tmp_path / "net.onnx")
+    done("compile", path, "-o", tmp_path / "net.cnb")
+    assert "proven for all inputs" in done("verify", tmp_path / "net.cnb", "--prove", "--model", path).stdout
+    text = disassembly(load(tmp_path / "net.cnb"))
+    (tmp_path / "wrong.s").write_text(re.sub(r" column=[23] ", " ", text, count=1))
+    done("asm", tmp_path / "wrong.s", "--data", tmp_path / "net.cnb", "-o", tmp_path / "wrong.cnb")
+    result = invoke("verify", tmp_path / "wrong.cnb", "--prove", "--model", path)
+    assert result.exit_code == 3, result.output
+
+
+def test_layout_of_sums() -> None:
+    """Columns of sums follow each other, unless images are strips of one image, with words between each other's."""
+    sizes, pixels = Sizes(2, 3, 1, 4, 5, 1, 1), ActivationLayout("t", image=240, plane=80, pitch=20, column=2)
+    assert layout_of_sums(sizes, pixels) == replace(pixels, pitch=5, column=0)
+    strips = replace(pixels, image=10)
+    assert layout_of_sums(sizes, strips) == strips
+    assert layout_of_sums(sizes, replace(pixels, column=0)) == replace(pixels, column=0)
