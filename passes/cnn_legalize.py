@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -66,8 +66,16 @@ class CnnLegalizePass(ModulePass):
         %2 = cnn.concat %0, %1 label "cat"            ->   %3 = cnn.concat %0, %1 interleaved label "s"
         %3 = cnn.shuffle %2 groups 2 label "s"
 
+    Operands whose pixels are in turn are computed and copied by the same rules. Those that are slices of a
+    concatenation, each an operand of it, become these operands.
+
+        %2 = cnn.concat %0, %1 label "cat"                     ->   %5 = cnn.concat %0, %1 pixels 1 by 2 label "up"
+        %3 = cnn.slice %2 from 0 label "up.part0"
+        %4 = cnn.slice %2 from 8 label "up.part1"
+        %5 = cnn.concat %3, %4 pixels 1 by 2 label "up"
+
     Slices that follow each other in a value and among these operands are one operand, which may be the whole value;
-    but not where channels interleave.
+    but not where channels interleave, or pixels are in turn.
     """
 
     name = "cnn-legalize"
@@ -84,6 +92,8 @@ class CnnLegalizePass(ModulePass):
                     _interleave(candidate)
                 case ShuffleOp():
                     _legalize(candidate, StepsAttr(Steps(shuffle=candidate.groups.value.data)))
+                case ConcatOp() if candidate.pixels is not None:
+                    _take_operands(candidate)
                 case _:
                     pass
         labels = {key for inner in op.walk() if (key := value_key(inner)) is not None}
@@ -93,7 +103,7 @@ class CnnLegalizePass(ModulePass):
                 _copy_slice(candidate, labels)
         for candidate in list(op.walk()):
             if isinstance(candidate, ConcatOp):
-                if candidate.interleaved is None:  # channels of slices that follow each other would not interleave
+                if _follow(candidate):  # joined slices would not be taken in turn
                     _join_slices(candidate, labels)
                 _place_operands(candidate, placed, labels)
 
@@ -112,7 +122,7 @@ def _legalize(op: ClampOp | RequantOp | ShuffleOp | ElementwiseOp, steps: StepsA
 def _is_of_operands(shuffle: ShuffleOp) -> bool:
     """Whether a shuffle takes the channels of the operands of a concatenation in turn, and alone reads it."""
     concat = shuffle.x.owner
-    if not isinstance(concat, ConcatOp) or concat.interleaved is not None or not concat.result.has_one_use():
+    if not isinstance(concat, ConcatOp) or not _follow(concat) or not concat.result.has_one_use():
         return False
     return len(concat.inputs) == shuffle.groups.value.data and len({value.type for value in concat.inputs}) == 1
 
@@ -129,6 +139,38 @@ def _interleave(shuffle: ShuffleOp) -> None:
     )
     Rewriter.replace_op(shuffle, together)
     Rewriter.erase_op(concat)
+
+
+def _follow(concat: ConcatOp) -> bool:
+    """Whether the operands of a concatenation follow each other; else channels interleave, or pixels are in turn."""
+    return concat.interleaved is None and concat.pixels is None
+
+
+def _take_operands(concat: ConcatOp) -> None:
+    """Let operands that are slices of a concatenation, each one operand of it, be these operands."""
+    before = dict.fromkeys(concat.inputs)
+    concat.operands = [_sliced_operand(value) for value in concat.inputs]
+    sources = dict.fromkeys(value.owner.x for value in before if isinstance(value.owner, SliceOp))
+    _erase_unread([*before, *sources])
+
+
+def _sliced_operand(value: SSAValue) -> SSAValue:
+    """The operand of a concatenation that `value` is a slice of; `value` itself if it is no slice of one operand."""
+    if not isinstance(value.owner, SliceOp):
+        return value
+    concat, first = value.owner.x.owner, value.owner.first.value.data
+    for operand in concat.inputs if isinstance(concat, ConcatOp) and _follow(concat) else ():
+        if first == 0 and operand.type == value.type:
+            return operand
+        first -= shape(operand.type)[1]
+    return value
+
+
+def _erase_unread(values: Iterable[SSAValue]) -> None:
+    """Erase slices and concatenations that nothing reads."""
+    for value in values:
+        if isinstance(value.owner, SliceOp | ConcatOp) and value.first_use is None:
+            Rewriter.erase_op(value.owner)
 
 
 def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:
@@ -166,9 +208,7 @@ def _join_slices(concat: ConcatOp, labels: set[str]) -> None:
             runs.append([value])
     before = dict.fromkeys(concat.inputs)
     concat.operands = [run[0] if len(run) == 1 else _joined(run, concat, labels) for run in runs]
-    for value in before:
-        if isinstance(value.owner, SliceOp) and value.first_use is None:
-            Rewriter.erase_op(value.owner)
+    _erase_unread(before)
 
 
 def _follows(value: SSAValue, other: SSAValue) -> bool:
@@ -197,7 +237,7 @@ def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -
     """Copy the operands of `concat` that cannot be computed in their place. placed: values with a place so far."""
     for index, value in enumerate(concat.inputs):
         source = _source(value)
-        alone = concat.interleaved is None or (source is value and _is_alone(value))
+        alone = _follow(concat) or (source is value and _is_alone(value))
         if source is None or source in placed or not _is_free(source) or not alone:
             concat.operands[index] = source = _copied(
                 value, concat, free_name(f"{value_key(concat)}.copy{index}", labels)

@@ -39,8 +39,8 @@ class OnnxToCnnPass(ModulePass):
 
     Zero points are 0. A value has the scale max(|lo|, |hi|) / top of its `#cnn.range`, and integers within -top..top.
     For inputs in this range, the final integer weights and bias are proved to overflow no psum. If only a Relu or Clip
-    reads a Conv or Add, the range of its result counts for both. Relu, Clip, MaxPool, Reshape and Slice
-    keep the scale.
+    reads a Conv or Add, the range of its result counts for both. Relu, Clip, MaxPool, Reshape, Slice and
+    DepthToSpace keep the scale.
 
     Why no fusion here: the small ops name every intermediate value, so that each can be compared.
     """

@@ -23,7 +23,7 @@ from xdsl.ir import BlockArgument, SSAValue
 from cnncc.dialects.cnn import HostOp, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.accuracy import References
-from cnncc.eval.cnn import convolution, evaluate, pool_values, quantise_inputs
+from cnncc.eval.cnn import convolution, evaluate, pixels_in_turn, pool_values, quantise_inputs
 from cnncc.numerics import Ints
 from cnncc.passes._onnx.builder import base_of, image_dims
 from cnncc.passes._onnx.calibration import Scale
@@ -34,6 +34,7 @@ from cnncc.passes._onnx.layers import (
     ConvLayer,
     LeakyLayer,
     MulLayer,
+    PixelsLayer,
     PoolLayer,
     ShuffleLayer,
     SliceLayer,
@@ -224,5 +225,7 @@ def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubl
             return x[:, layer.first : layer.first + layer.channels]
         case ShuffleLayer():
             return x.swapaxes(1, 2)
+        case PixelsLayer():
+            return pixels_in_turn(np.split(x, layer.block**2, axis=1), layer.block, layer.block)
         case _:
             return x

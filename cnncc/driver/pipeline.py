@@ -25,7 +25,7 @@ from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
 from cnncc.main_function import input_names, main_arguments, output_names
 from cnncc.mapper.objective import Objective
 from cnncc.passes._onnx.layers import READERS
-from cnncc.passes._onnx.placement import HOST
+from cnncc.passes._onnx.placement import HOST, NOT_ON_CORES
 from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
@@ -106,8 +106,13 @@ class Settings:
 
     @property
     def host_operators(self) -> tuple[str, ...]:
-        """The operators that the array file has on the host: where layers run side by side."""
-        return self.arch.cores.host if self.parallel else ()
+        """The operators that the host computes although the array could: where layers run side by side."""
+        return beside_cores(self.arch) if self.parallel else ()
+
+
+def beside_cores(arch: Arch) -> tuple[str, ...]:
+    """The operators that the host computes where layers run side by side: those of the array file, and some more."""
+    return *arch.cores.host, *NOT_ON_CORES
 
 
 def operand_bits(precision: str | None, arch: Arch) -> int:

@@ -15,7 +15,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.array_share import ArrayShare, host_text, hosted_by
 from cnncc.driver.ir_files import dump_file
-from cnncc.driver.pipeline import ASSIGN, Compilation, mark_host_operators
+from cnncc.driver.pipeline import ASSIGN, Compilation, beside_cores, mark_host_operators
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal, one_line
@@ -136,7 +136,7 @@ def on_one_core(source: Path, options: CompileOptions, progress: Progress) -> Pr
     try:
         in_turn = replace(options, parallel=None, fps=None, schedule=None)
         compilation = start_before_programs(source, in_turn, progress)
-        mark_host_operators(compilation.module, compilation.settings.arch.cores.host)
+        mark_host_operators(compilation.module, beside_cores(compilation.settings.arch))
         return _program(source, compilation)
     except Refusal as refusal:
         return refusal

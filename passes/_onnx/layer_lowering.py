@@ -17,7 +17,7 @@ from cnncc.numerics import Floats, integer_range
 from cnncc.passes._onnx.builder import CnnBuilder, checked, image_dims
 from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.codes import product_factor
-from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PoolLayer, ShuffleLayer, SliceLayer
+from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PixelsLayer, PoolLayer, ShuffleLayer, SliceLayer
 from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
 from cnncc.window import Window
 
@@ -107,6 +107,21 @@ def lower_slice(builder: CnnBuilder, node: NodeOp, layer: SliceLayer, label: str
     """Some channels of an image."""
     source, dims = builder.nchw(node.operands[0], f"{label}.in"), image_dims(shape(node.results[0].type))
     return builder.emit(SliceOp, [source], builder.operand, dims, label, {"first": IntegerAttr(layer.first, i64)})
+
+
+def lower_pixels(builder: CnnBuilder, node: NodeOp, layer: PixelsLayer, label: str) -> SSAValue:
+    """Parts of the channels of an image, with their pixels in turn."""
+    source, side = builder.nchw(node.operands[0], f"{label}.in"), IntegerAttr(layer.block, i64)
+    n, k, h, w = shape(node.results[0].type)
+    part = n, k, h // layer.block, w // layer.block
+    parts = [
+        builder.emit(
+            SliceOp, [source], builder.operand, part, builder.names.free(f"{label}.part{index}"),
+            {"first": IntegerAttr(index * k, i64)},
+        )
+        for index in range(layer.block**2)
+    ]  # fmt: skip
+    return builder.emit(ConcatOp, parts, builder.operand, (n, k, h, w), label, {"rows": side, "cols": side})
 
 
 def _scaled(builder: CnnBuilder, value: SSAValue, y: Scale, label: str) -> SSAValue:

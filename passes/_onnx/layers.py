@@ -112,6 +112,16 @@ class ShuffleLayer:
     groups: int
 
 
+@dataclass(frozen=True)
+class PixelsLayer:
+    """Channels in `block` * `block` parts, one after the other, as the pixels of larger images in turn.
+
+    Pixel h * block + i, w * block + j of the result is pixel h, w of part i * block + j.
+    """
+
+    block: int
+
+
 Layer = (
     ConvLayer
     | PoolLayer
@@ -123,8 +133,10 @@ Layer = (
     | ConcatLayer
     | SliceLayer
     | ShuffleLayer
+    | PixelsLayer
 )
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
+MOST_BLOCK = 8  # of DepthToSpace: each of blocksize * blocksize parts is a layer, or a copy
 # Why a node stays that a pass takes away otherwise.
 LEFT = {
     "Pad": "it is not folded: it pads other than zeros around rows and columns, or not a Conv or pool alone",
@@ -436,6 +448,18 @@ def _bounds(node: NodeOp, name: str, index: int, default: Sequence[int], store: 
     return node.ints_attr(name, default) if array is None else [int(number) for number in array.flat]
 
 
+def _depth_to_space(node: NodeOp, store: WeightStore) -> Layer:
+    """mode = DCR, the default. blocksize up to 8."""
+    block, mode, dims = node.int_attr("blocksize", 0), node.str_attr("mode", "DCR"), shape(node.operands[0].type)
+    require(mode == "DCR", f"mode = {mode}: the array puts channels that follow each other in turn, as DCR does")
+    is_whole = len(dims) == len("nchw") and block > 0 and dims[1] % (block * block) == 0
+    require(is_whole, f"blocksize = {block} does not divide the channels of {dims}")
+    require(
+        block <= MOST_BLOCK, f"blocksize = {block}: the array takes up to {MOST_BLOCK} * {MOST_BLOCK} values in turn"
+    )
+    return PixelsLayer(block) if block > 1 else ReshapeLayer()
+
+
 def _reshape(node: NodeOp, store: WeightStore) -> Layer:
     """The elements stay in order. A shape that is an input is constant."""
     constant_input(node, 1, store)
@@ -470,6 +494,7 @@ READERS: dict[str, Reader[Layer]] = {
     "Transpose": _transpose,
     "Concat": _concat,
     "Slice": _slice,
+    "DepthToSpace": _depth_to_space,
 }
 
 # Readers for integers too: they use shapes and attributes alone, and their layers only move or compare numbers.
@@ -477,6 +502,6 @@ ON_INTEGERS: dict[str, Reader[Layer]] = {
     name: READERS[name]
     for name in (
         "MaxPool", "Relu", "Clip", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Concat",
-        "Slice",
+        "Slice", "DepthToSpace",
     )
 }  # fmt: skip

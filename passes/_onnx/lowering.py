@@ -36,6 +36,7 @@ from cnncc.passes._onnx.layer_lowering import (
     lower_conv,
     lower_mean,
     lower_mul,
+    lower_pixels,
     lower_shuffle,
     lower_slice,
 )
@@ -46,6 +47,7 @@ from cnncc.passes._onnx.layers import (
     ConvLayer,
     LeakyLayer,
     MulLayer,
+    PixelsLayer,
     PoolLayer,
     ReshapeLayer,
     ShuffleLayer,
@@ -61,6 +63,7 @@ from cnncc.passes._onnx.quantised_layers import (
     SumOfTwoLayer,
 )
 from cnncc.passes._onnx.quantised_lowering import lower_product, lower_quantize, lower_sum, lower_sum_of_two
+from cnncc.passes._onnx.scale_groups import moves_integers
 from cnncc.weights import WeightStore
 
 
@@ -118,7 +121,7 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return lower_activation(builder, node, label, (layer.lo, layer.hi))
         case LeakyLayer() if not keeps:
             return lower_activation(builder, node, label, slope=layer.slope)
-        case ClampLayer() | LeakyLayer() | ReshapeLayer() | SliceLayer() | ShuffleLayer() | PoolLayer(kind="max"):
+        case _ if moves_integers(layer):
             builder.scales[y] = builder.scales[x]
         case _:
             builder.scale(y, label)
@@ -149,6 +152,8 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return lower_slice(builder, node, layer, label)
         case ShuffleLayer():
             return lower_shuffle(builder, node, layer, label)
+        case PixelsLayer():
+            return lower_pixels(builder, node, layer, label)
         case ReshapeLayer():
             return builder.shaped(x, shape(y.type), label)
 

@@ -25,6 +25,7 @@ from cnncc.passes._onnx.layers import (
     ClampLayer,
     ConcatLayer,
     LeakyLayer,
+    PixelsLayer,
     PoolLayer,
     ReshapeLayer,
     SliceLayer,
@@ -36,6 +37,8 @@ from cnncc.passes._onnx.scale_groups import ScaleGroups, moves_integers, scale_k
 from cnncc.weights import WeightStore
 
 HOST = "onnx.host"  # module attribute: operators that the host computes, by name
+# The host computes these, too, where layers run side by side: their operands are several results, and cores have one.
+NOT_ON_CORES = ("DepthToSpace",)
 RESHAPE = "a Reshape beside host nodes is free"  # users can change nothing about it: no segment names it
 
 
@@ -142,6 +145,12 @@ def hosted_operators(module: ModuleOp) -> set[str]:
     return {name.data for name in names if isinstance(name, StringAttr)} if isinstance(names, ArrayAttr) else set()
 
 
+def _why_hosted(operator: str) -> str:
+    if operator in NOT_ON_CORES:
+        return "layers run side by side, which have one result, not several to put in turn"
+    return f"the array file has {operator} on the host (cores.host)"
+
+
 def place_nodes(module: ModuleOp, store: WeightStore) -> Placement:
     """Decide for every node of the graph."""
     placement, host = Placement(main_function(module).body.block), hosted_operators(module)
@@ -149,7 +158,7 @@ def place_nodes(module: ModuleOp, store: WeightStore) -> Placement:
         if isinstance(op, NodeOp):
             try:
                 if op.op_type.data in host:
-                    raise StaysOnHost(f"the array file has {op.op_type.data} on the host (cores.host)")
+                    raise StaysOnHost(_why_hosted(op.op_type.data))
                 placement.layers[op] = read_any_layer(op, store)
             except StaysOnHost as refusal:
                 placement.reasons[op] = str(refusal)
@@ -180,6 +189,8 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
             return "the host computes what it slices"
         case SliceLayer() | PoolLayer() if node.is_op("Slice") and _is_read_by_host(node, placement):
             return "no layer reads its result"
+        case PixelsLayer() if all(value.owner in placement.reasons for value in _pixels(node, placement)):
+            return "the host computes the pixels that it puts in turn"
         case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
             return "its bounds lie between integers of its input"
         case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:
@@ -211,6 +222,14 @@ def _is_stranded(node: NodeOp, placement: Placement) -> bool:
     return all(
         isinstance(user, ReturnOp) or user in placement.reasons or _quantises(user, placement) for user in _users(node)
     )
+
+
+def _pixels(node: NodeOp, placement: Placement) -> Sequence[SSAValue]:
+    """What `node` puts in turn: its operand, or the operands of the concatenation that this is."""
+    made = node.operands[0].owner
+    if isinstance(made, NodeOp) and isinstance(placement.layers.get(made), ConcatLayer):
+        return made.operands
+    return node.operands[:1]
 
 
 def _belongs_to_host(node: NodeOp, placement: Placement) -> bool:

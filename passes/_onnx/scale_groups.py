@@ -1,8 +1,8 @@
 """Groups of values of an `onnx` graph that share one scale. No pass: placement uses them.
 
-A MaxPool, Reshape or Slice only moves its operand's integers to its result. So does a concatenation with the integers
-of all its operands, and a Relu, Clip or LeakyRelu of `scale_keepers`. Values that such layers connect are a *group*.
-The *makers* of a group are its values that no such layer computes.
+A MaxPool, Reshape, Slice or DepthToSpace only moves its operand's integers to its result. So does a concatenation with
+the integers of all its operands, and a Relu, Clip or LeakyRelu of `scale_keepers`. Values that such layers connect are
+a *group*. The *makers* of a group are its values that no such layer computes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cnncc.passes._onnx.layers import (
     ConcatLayer,
     ConvLayer,
     LeakyLayer,
+    PixelsLayer,
     PoolLayer,
     ReshapeLayer,
     ShuffleLayer,
@@ -33,7 +34,8 @@ def moves_integers(layer: AnyLayer | None) -> bool:
     """Whether `layer` only selects, moves or compares integers, so that its result may have its operand's scale."""
     if isinstance(layer, PoolLayer):
         return layer.kind == "max"
-    return isinstance(layer, ClampLayer | LeakyLayer | ReshapeLayer | SliceLayer | ShuffleLayer | ConcatLayer)
+    movers = ReshapeLayer | SliceLayer | ShuffleLayer | PixelsLayer | ConcatLayer
+    return isinstance(layer, ClampLayer | LeakyLayer | movers)
 
 
 def leaky_after(value: SSAValue, layers: Layers) -> tuple[NodeOp, LeakyLayer] | None:

@@ -66,6 +66,64 @@ func.func @interleaved(%x: tensor<1x4x3x1xi16>) {
   func.return
 }
 
+// Pixels in turn: what a layer computes for them alone is in its place, also as a slice of a concatenation before.
+// Copied are what others read, what is there twice, sums, concatenations, and slices of other channels. Nothing joins
+// slices. The result is an operand like a layer's, but not of pixels in turn.
+// CHECK: func.func @in_turn
+// CHECK-NEXT: %[[A:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "a"
+// CHECK-NEXT: %[[B:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "b"
+// CHECK-NEXT: %[[D:.*]] = cnn.add %[[B]] residual %x
+// CHECK-NEXT: %[[B2:.*]] = cnn.pool "max" %[[B]] window <kernel = [1, 1]> label "p.copy1"
+// CHECK-NEXT: %[[D2:.*]] = cnn.pool "max" %[[D]] window <kernel = [1, 1]> label "p.copy2"
+// CHECK-NEXT: %[[P:.*]] = cnn.concat %[[A]], %[[B2]], %[[D2]] pixels 3 by 1 label "p"
+// CHECK-NEXT: %[[P2:.*]] = cnn.pool "max" %[[P]] window <kernel = [1, 1]> label "q.copy0"
+// CHECK-NEXT: %[[P3:.*]] = cnn.pool "max" %[[P]] window <kernel = [1, 1]> label "q.copy1"
+// CHECK-NEXT: %[[Q:.*]] = cnn.concat %[[P2]], %[[P3]] pixels 1 by 2 label "q"
+// CHECK-NEXT: %[[U:.*]] = cnn.pool "max" %[[Q]] window <kernel = [1, 1]> label "u"
+// CHECK-NEXT: cnn.concat %[[Q]], %[[U]] label "v"
+func.func @in_turn(%x: tensor<1x4x3x2xi16>) {
+  %a = cnn.pool "max" %x window <kernel = [1, 1]> label "a" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
+  %b = cnn.pool "max" %x window <kernel = [1, 1]> label "b" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
+  %d = cnn.add %b residual %x : tensor<1x4x3x2xi16> then <factors = "f"> label "d" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
+  %c = cnn.concat %a, %b, %d label "c" : (tensor<1x4x3x2xi16>, tensor<1x4x3x2xi16>, tensor<1x4x3x2xi16>) -> tensor<1x12x3x2xi16>
+  %s0 = cnn.slice %c from 0 label "s0" : tensor<1x12x3x2xi16> -> tensor<1x4x3x2xi16>
+  %s1 = cnn.slice %c from 4 label "s1" : tensor<1x12x3x2xi16> -> tensor<1x4x3x2xi16>
+  %s2 = cnn.slice %c from 8 label "s2" : tensor<1x12x3x2xi16> -> tensor<1x4x3x2xi16>
+  %p = cnn.concat %s0, %s1, %s2 pixels 3 by 1 label "p" : (tensor<1x4x3x2xi16>, tensor<1x4x3x2xi16>, tensor<1x4x3x2xi16>) -> tensor<1x4x9x2xi16>
+  %q = cnn.concat %p, %p pixels 1 by 2 label "q" : (tensor<1x4x9x2xi16>, tensor<1x4x9x2xi16>) -> tensor<1x4x9x4xi16>
+  %u = cnn.pool "max" %q window <kernel = [1, 1]> label "u" : tensor<1x4x9x4xi16> -> tensor<1x4x9x4xi16>
+  %v = cnn.concat %q, %u label "v" : (tensor<1x4x9x4xi16>, tensor<1x4x9x4xi16>) -> tensor<1x8x9x4xi16>
+  func.return
+}
+
+// A concatenation that others read, too, stays; its operands then have two places. Slices of half an operand are copied.
+// CHECK: func.func @in_turn_beside_readers
+// CHECK-NEXT: %[[A:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "a"
+// CHECK-NEXT: %[[B:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "b"
+// CHECK-NEXT: %[[C:.*]] = cnn.concat %[[A]], %[[B]] label "c"
+// CHECK-NEXT: cnn.pool "max" %[[C]] window <kernel = [1, 1]> label "r"
+// CHECK-NEXT: %[[A2:.*]] = cnn.pool "max" %[[A]] window <kernel = [1, 1]> label "m.copy0"
+// CHECK-NEXT: %[[B2:.*]] = cnn.pool "max" %[[B]] window <kernel = [1, 1]> label "m.copy1"
+// CHECK-NEXT: cnn.concat %[[A2]], %[[B2]] pixels 1 by 2 label "m"
+// CHECK-NEXT: %[[T0:.*]] = cnn.slice %[[C]] from 0 label "t0"
+// CHECK-NEXT: %[[T1:.*]] = cnn.slice %[[C]] from 2 label "t1"
+// CHECK-NEXT: %[[T2:.*]] = cnn.pool "max" %[[T0]] window <kernel = [1, 1]> label "n.copy0"
+// CHECK-NEXT: %[[T3:.*]] = cnn.pool "max" %[[T1]] window <kernel = [1, 1]> label "n.copy1"
+// CHECK-NEXT: cnn.concat %[[T2]], %[[T3]] pixels 2 by 1 label "n"
+func.func @in_turn_beside_readers(%x: tensor<1x4x3x2xi16>) {
+  %a = cnn.pool "max" %x window <kernel = [1, 1]> label "a" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
+  %b = cnn.pool "max" %x window <kernel = [1, 1]> label "b" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
+  %c = cnn.concat %a, %b label "c" : (tensor<1x4x3x2xi16>, tensor<1x4x3x2xi16>) -> tensor<1x8x3x2xi16>
+  %r = cnn.pool "max" %c window <kernel = [1, 1]> label "r" : tensor<1x8x3x2xi16> -> tensor<1x8x3x2xi16>
+  %s0 = cnn.slice %c from 0 label "s0" : tensor<1x8x3x2xi16> -> tensor<1x4x3x2xi16>
+  %s1 = cnn.slice %c from 4 label "s1" : tensor<1x8x3x2xi16> -> tensor<1x4x3x2xi16>
+  %p = cnn.concat %s0, %s1 pixels 1 by 2 label "m" : (tensor<1x4x3x2xi16>, tensor<1x4x3x2xi16>) -> tensor<1x4x3x4xi16>
+  %t0 = cnn.slice %c from 0 label "t0" : tensor<1x8x3x2xi16> -> tensor<1x2x3x2xi16>
+  %t1 = cnn.slice %c from 2 label "t1" : tensor<1x8x3x2xi16> -> tensor<1x2x3x2xi16>
+  %q = cnn.concat %t0, %t1 pixels 2 by 1 label "n" : (tensor<1x2x3x2xi16>, tensor<1x2x3x2xi16>) -> tensor<1x2x6x2xi16>
+  func.return
+}
+
 // Slices: layers read the first where it lies. The second is an operand of a concatenation, the third is read as other
 // images, the fourth by the user: these are copied.
 // CHECK: func.func @slices
