@@ -19,6 +19,7 @@ from cnncc.main_function import main_function
 from cnncc.numerics import Floats
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
+from cnncc.passes._onnx.pixels import MOST_STEP, activated, in_turn
 from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, dims_of, ints
 from cnncc.weights import Array, WeightStore
 
@@ -34,9 +35,7 @@ class _Axis:
 
         y[m, a] = sum over u of x[m - u] * w[a + stride * u]
 
-    - size, out: pixels of input and output
-    - first: the first m that is computed; pixels before `pad` are cut off
-    - count: how many m are computed
+    size, out: pixels of input and output.
     """
 
     size: int
@@ -56,18 +55,19 @@ class _Axis:
         return range(phase, self.taps, self.stride)[::-1]
 
     @property
-    def phases(self) -> list[list[int]]:
-        """The phases, those together that have equally many taps."""
-        return [[*group] for _, group in groupby(range(self.stride), lambda phase: len(self.taps_of(phase)))]
-
-    def before(self, phase: int) -> int:
-        """Padding before the input of the convolution for a phase."""
-        return (len(self.taps_of(phase)) - 1) * self.dilation - self.first
+    def parts(self) -> list[_Part]:
+        """The parts of all phases, one for those that have equally many taps."""
+        together = groupby(range(self.stride), lambda phase: len(self.taps_of(phase)))
+        return [_Part(self, [*phases], self.first, self.count) for _, phases in together]
 
     @property
-    def after(self) -> int:
-        """Padding behind it."""
-        return self.first + self.count - self.size
+    def pixels(self) -> list[_Part]:
+        """A part for output pixels i, i + stride and so on, for each i below the stride."""
+        return [self._pixels_from(i) for i in range(self.stride)]
+
+    def _pixels_from(self, i: int) -> _Part:
+        first, phase = divmod(i + self.pad, self.stride)
+        return _Part(self, [phase], first, self.out // self.stride)
 
     @property
     def first(self) -> int:
@@ -84,6 +84,34 @@ class _Axis:
         """From which pixel to which the output is, of count * stride."""
         start = self.pad - self.first * self.stride
         return start, start + self.out
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one convolution computes of an axis: y[m, a] of phases a that have equally many taps.
+
+    first, count: from which m on, and of how many.
+    """
+
+    axis: _Axis
+    phases: Sequence[int]
+    first: int
+    count: int
+
+    @property
+    def taps(self) -> list[Sequence[int]]:
+        """The taps of each phase."""
+        return [self.axis.taps_of(phase) for phase in self.phases]
+
+    @property
+    def before(self) -> int:
+        """Padding before the input."""
+        return (len(self.taps[0]) - 1) * self.axis.dilation - self.first
+
+    @property
+    def after(self) -> int:
+        """Padding behind it."""
+        return self.first + self.count - self.axis.size
 
 
 def _axes(op: NodeOp, taps: Sequence[int]) -> list[_Axis] | None:
@@ -125,37 +153,38 @@ class _Split:
 
     def rewrite(self, weights: Floats, bias: Floats) -> None:
         """weights: g c k r s, with c and k those of a group. bias: for all output channels."""
-        phases = product(*(axis.phases for axis in self.axes))
-        parts = [self.activated(self.convolution(each, weights, bias)) for each in phases]
-        self.new.finish(self.in_turn(parts, len(bias)))
+        step = self.step
+        parts = product(*(axis.pixels if step else axis.parts for axis in self.axes))
+        values = [activated(self.new, self.convolution(each, weights, bias), self.new.nodes[1:]) for each in parts]
+        self.new.finish(in_turn(self.new, values, step) if step else self.moved(values, len(bias)))
 
-    def convolution(self, phases: Sequence[Sequence[int]], weights: Floats, bias: Floats) -> SSAValue:
+    @property
+    def step(self) -> int | None:
+        """The stride of both axes, if a convolution for each pixel of a square computes the output and no more."""
+        stride = self.axes[0].stride
+        pads = [pad for axis in self.axes for part in axis.pixels for pad in (part.before, part.after)]
+        whole = all(axis.stride == stride and axis.out % stride == 0 for axis in self.axes)
+        return stride if whole and min(pads) >= 0 and 1 < stride <= MOST_STEP else None
+
+    def convolution(self, parts: Sequence[_Part], weights: Floats, bias: Floats) -> SSAValue:
         """n (k a b) h w: the pixels of these phases, a of rows and b of columns."""
-        both = list(zip(self.axes, phases, strict=True))
-        rows, cols = (np.array([axis.taps_of(phase) for phase in of_axis]) for axis, of_axis in both)
+        rows, cols = (np.array(part.taps) for part in parts)
         every = weights[..., rows[:, :, None, None], cols[None, None]]  # g c k a r b s
         kernels = every.transpose(0, 2, 3, 5, 1, 4, 6).reshape(-1, weights.shape[1], rows.shape[1], cols.shape[1])
         biases = np.repeat(bias, len(rows) * len(cols))
         constants = [self.new.constant(array) for array in (kernels, biases)]
-        before, after = [axis.before(of_axis[0]) for axis, of_axis in both], [axis.after for axis in self.axes]
         attributes = {
-            "pads": ints([*before, *after]),
+            "pads": ints([*(part.before for part in parts), *(part.after for part in parts)]),
             "dilations": ints([axis.dilation for axis in self.axes]),
             "group": IntegerAttr(len(weights), i64),
         }
         old = self.new.nodes[0]
         image = old.operands[0]
-        dims = (dims_of(image)[0], len(kernels), *(axis.count for axis in self.axes))
+        dims = (dims_of(image)[0], len(kernels), *(part.count for part in parts))
         return self.new.node("Conv", [image, *constants], dims, attributes, old)
 
-    def activated(self, value: SSAValue) -> SSAValue:
-        """The result of the activations on `value`."""
-        for each in self.new.nodes[1:]:
-            value = self.new.again(each, value, each.operands[1:])
-        return value
-
-    def in_turn(self, parts: Sequence[SSAValue], k: int) -> SSAValue:
-        """n k h w: the pixels of all phases, each in its place."""
+    def moved(self, parts: Sequence[SSAValue], k: int) -> SSAValue:
+        """n k h w: the pixels of all phases, each moved to its place."""
         n, _, h, w = dims_of(parts[0])
         (a, b), value = (axis.stride for axis in self.axes), parts[0]
         if len(parts) > 1:
@@ -176,7 +205,7 @@ def _order(axes: Sequence[_Axis], k: int) -> Array:
     """Where each of the channels k a b is among those of the convolutions for all phases, one after the other."""
     strides, start = [axis.stride for axis in axes], 0
     order = np.zeros((k, *strides), np.int64)
-    for rows, cols in product(*(axis.phases for axis in axes)):
+    for rows, cols in product(*([part.phases for part in axis.parts] for axis in axes)):
         count = k * len(rows) * len(cols)
         order[:, rows[0] : rows[-1] + 1, cols[0] : cols[-1] + 1] = (start + np.arange(count)).reshape(k, len(rows), -1)
         start += count
@@ -205,21 +234,32 @@ class OnnxConvTransposePass(ModulePass):
     """Let convolutions compute what a ConvTranspose does: one for all output pixels that use the same taps.
 
     Why: the array has no transposed convolution. With stride s, output pixels s apart use the same taps, and are a
-    convolution of the input. Its channels are the s * s pixels, which a Transpose puts in their places, on the host.
-    A kernel of 2x2 and stride 2 is one convolution of 1x1 with four times the channels:
+    convolution of the input. So s * s convolutions compute the pixels of each square of s by s, which a DepthToSpace of
+    their concatenation puts in turn. A kernel of 4x4, stride 2 and pads of 1 are four convolutions of 2x2:
 
-        %0 = onnx.node "ConvTranspose"(%x, %w) {strides = [2, 2]} : (tensor<1x8x5x7xf32>, …) -> tensor<1x3x10x14xf32>
+        %0 = onnx.node "ConvTranspose"(%x, %w) {strides = [2, 2], pads = [1, 1, 1, 1]}
+            : (tensor<1x8x5x7xf32>, tensor<8x3x4x4xf32>) -> tensor<1x3x10x14xf32>
 
     becomes
 
-        %1 = onnx.node "Conv"(%x, %w', %b') : (tensor<1x8x5x7xf32>, …) -> tensor<1x12x5x7xf32>
-        %2 = onnx.node "Reshape"(%1, …)            : … -> tensor<1x3x2x2x5x7xf32>
-        %3 = onnx.node "Transpose"(%2) {perm = …}  : … -> tensor<1x3x5x2x7x2xf32>
-        %0 = onnx.node "Reshape"(%3, …)            : … -> tensor<1x3x10x14xf32>
+        %1 = onnx.node "Conv"(%x, %w1, %b) {pads = [1, 1, 0, 0]} : … -> tensor<1x3x5x7xf32>
+        %2 = onnx.node "Conv"(%x, %w2, %b) {pads = [1, 0, 0, 1]} : … -> tensor<1x3x5x7xf32>
+        %3 = onnx.node "Conv"(%x, %w3, %b) {pads = [0, 1, 1, 0]} : … -> tensor<1x3x5x7xf32>
+        %4 = onnx.node "Conv"(%x, %w4, %b) {pads = [0, 0, 1, 1]} : … -> tensor<1x3x5x7xf32>
+        %5 = onnx.node "Concat"(%1, %2, %3, %4) {axis = 1}      : … -> tensor<1x12x5x7xf32>
+        %0 = onnx.node "DepthToSpace"(%5) {blocksize = 2}       : … -> tensor<1x3x10x14xf32>
 
-    Where the stride does not divide the kernel, pixels differ in how many taps they use: a kernel of 3x3 and stride 2
-    gives four convolutions, of 2x2, 2x1, 1x2 and 1x1. Pixels of the border that pads take away are computed, and cut
-    off. Relu, LeakyRelu, Clip and PRelu come before the pixels change places.
+    Other nodes leave the pixels to the host: those of different strides or of more than 8, those whose strides do not
+    divide the output's rows and columns, and those whose pads take more than some convolution gives. Pixels that use
+    equally many taps are the channels of one convolution then, and pixels beyond the output are cut off. So a kernel of
+    2x2 with strides of 1 and 2 is one convolution with twice the channels:
+
+        %1 = onnx.node "Conv"(%x, %w', %b') : (tensor<1x8x5x7xf32>, …) -> tensor<1x6x6x7xf32>
+        %2 = onnx.node "Reshape"(%1, …)            : … -> tensor<1x3x1x2x6x7xf32>
+        %3 = onnx.node "Transpose"(%2) {perm = …}  : … -> tensor<1x3x6x1x7x2xf32>
+        %0 = onnx.node "Reshape"(%3, …)            : … -> tensor<1x3x6x14xf32>
+
+    Relu, LeakyRelu, Clip and PRelu come before the pixels change places.
 
     A node stays if its weights are computed, if its kernel is smaller than its stride, or if an axis has a dilation
     beside a stride.

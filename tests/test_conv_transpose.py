@@ -13,25 +13,35 @@ from hypothesis import strategies as st
 
 from cnncc.dialects.onnx import NodeOp
 from cnncc.frontend.import_onnx import import_onnx
+from cnncc.frontend.node_macs import module_macs
+from cnncc.passes import onnx_conv_transpose
 from cnncc.passes._onnx.layers import StaysOnHost, read_layer
 from cnncc.passes.onnx_conv_transpose import OnnxConvTransposePass
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 # Attributes of a ConvTranspose of x, f32[2, 4, 5, 7], and how many convolutions compute it.
-CASES = {
-    "as a U-Net": ((2, 2), "strides = [2, 2]", 1),
-    "as a DCGAN": ((4, 4), "strides = [2, 2], pads = [1, 1, 1, 1]", 1),
+IN_TURN = {
+    "as a U-Net": ((2, 2), "strides = [2, 2]", 4),
+    "as a DCGAN": ((4, 4), "strides = [2, 2], pads = [1, 1, 1, 1]", 4),
     "as a style transfer": ((3, 3), "strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]", 4),
-    "as FSRCNN": ((9, 9), "strides = [3, 3], pads = [4, 4, 4, 4], output_padding = [2, 2]", 1),
-    "no stride": ((3, 2), "pads = [1, 0, 1, 0]", 1),
-    "dilated": ((3, 2), "dilations = [2, 3]", 1),
-    "all pads": ((5, 4), "strides = [2, 3], pads = [3, 1, 2, 4]", 4),
-    "more padding than a phase has taps": ((5, 5), "strides = [2, 2], pads = [4, 4, 4, 4]", 4),
+    "as FSRCNN": ((9, 9), "strides = [3, 3], pads = [4, 4, 4, 4], output_padding = [2, 2]", 9),
     "SAME_UPPER": ((3, 5), 'strides = [2, 2], auto_pad = "SAME_UPPER"', 4),
     "SAME_LOWER": ((3, 5), 'strides = [2, 2], auto_pad = "SAME_LOWER"', 4),
-    "VALID": ((3, 3), 'strides = [3, 3], auto_pad = "VALID"', 1),
+    "VALID": ((3, 3), 'strides = [3, 3], auto_pad = "VALID"', 9),
+    "as many as there may be": ((8, 8), "strides = [8, 8]", 64),
+}
+MOVED = {
+    "no stride": ((3, 2), "pads = [1, 0, 1, 0]", 1),
+    "dilated": ((3, 2), "dilations = [2, 3]", 1),
+    "strides that differ": ((5, 4), "strides = [2, 3], pads = [3, 1, 2, 4]", 4),
+    "odd rows and columns": ((3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]", 4),
+    "odd columns": ((3, 3), "strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 0]", 4),
+    "more padding than a phase has taps": ((5, 5), "strides = [2, 2], pads = [4, 4, 4, 4]", 4),
+    "more padding before than a pixel has taps": ((2, 2), "strides = [2, 2], pads = [2, 2, 0, 0]", 1),
+    "more padding behind than a pixel has taps": ((2, 2), "strides = [2, 2], pads = [0, 0, 0, 2]", 1),
     "output_shape": ((4, 4), "strides = [2, 2], output_shape = [11, 14]", 1),
+    "too many": ((9, 9), "strides = [9, 9]", 1),
 }
 
 
@@ -42,13 +52,24 @@ def convolutions(body: str, folder: Path, opset: int = 17, **arrays: object) -> 
     return op_types(rewritten(proto, folder, OnnxConvTransposePass(), tolerance=1e-5))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*IN_TURN, *MOVED])
 def test_convolutions_compute_it(name: str, tmp_path: Path) -> None:
-    kernel, attributes, count = CASES[name]
+    kernel, attributes, count = (IN_TURN | MOVED)[name]
     body = f"y = ConvTranspose <{attributes}> (x, w, b)"
     operators = convolutions(body, tmp_path, w=noise(1, 4, 3, *kernel), b=noise(2, 3))
     assert operators.count("Conv") == count and "ConvTranspose" not in operators
+    assert (operators[count:] == ["Concat", "DepthToSpace"]) == (name in IN_TURN)
     assert convolutions(body.replace(">", ", group = 2>"), tmp_path, w=noise(1, 4, 3, *kernel), b=noise(2, 6))
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_pixels_in_turn_take_no_more_macs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, attributes, _ = IN_TURN[name]
+    text = f"g (float[2, 4, 5, 7] x) => (float[N, K, P, Q] y) {{ y = ConvTranspose <{attributes}> (x, w) }}"
+    proto = model(text, w=noise(1, 4, 3, *kernel))
+    in_turn = module_macs(rewritten(proto, tmp_path, OnnxConvTransposePass(), tolerance=1e-5))
+    monkeypatch.setattr(onnx_conv_transpose, "MOST_STEP", 1)
+    assert 0 < in_turn <= module_macs(rewritten(proto, tmp_path, OnnxConvTransposePass(), tolerance=1e-5))
 
 
 def test_what_stays(tmp_path: Path) -> None:
@@ -61,20 +82,28 @@ def test_what_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [9, 13])
-def test_activations_come_before_the_pixels_change_places(opset: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pads", "count", "last"),
+    [
+        ([1, 0, 0, 0], 4, ["Concat", "DepthToSpace"]),
+        ([1, 0, 0, 1], 2, ["Concat", "Gather", "Reshape", "Transpose", "Reshape", "Slice"]),
+    ],
+)
+def test_activations_come_before_the_pixels_change_places(
+    pads: list[int], count: int, last: list[str], opset: int, tmp_path: Path
+) -> None:
     clip = "d = Clip <min = -1.0, max = 3.0> (c)" if opset < 11 else "d = Clip (c, lo, hi)"
-    body = f"""a = ConvTranspose <strides = [2, 2], pads = [1, 0, 0, 1]> (x, w)
+    body = f"""a = ConvTranspose <strides = [2, 2], pads = {pads}> (x, w)
       c = LeakyRelu <alpha = 0.25> (a) {clip} e = PRelu (d, s) y = Tanh (e)"""
     arrays = {"w": noise(1, 4, 3, 3, 2), "s": np.float32([[[0.5]]]), "lo": np.float32(-1), "hi": np.float32(3)}
     operators = convolutions(body, tmp_path, opset, **arrays)
-    one = ["Conv", "LeakyRelu", "Clip", "PRelu"]
-    assert operators == [*one, *one, "Concat", "Gather", "Reshape", "Transpose", "Reshape", "Slice", "Tanh"]
+    assert operators == [*["Conv", "LeakyRelu", "Clip", "PRelu"] * count, *last, "Tanh"]
 
 
 def test_activations_with_other_readers_stay_behind(tmp_path: Path) -> None:
     body = "a = ConvTranspose <strides = [2, 2]> (x, w) b = Relu (a) y = Add (a, b)"
     operators = convolutions(body, tmp_path, w=noise(1, 4, 3, 2, 2))
-    assert operators == ["Conv", "Reshape", "Transpose", "Reshape", "Relu", "Add"]
+    assert operators == [*["Conv"] * 4, "Concat", "DepthToSpace", "Relu", "Add"]
 
 
 AXES = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 4), st.integers(0, 4), st.integers(0, 2))

@@ -34,7 +34,8 @@ These limits hold for every node on the array:
 - A Split of channels becomes slices.
 - A Sub of two computed f32 inputs of one shape becomes an Add, the second one times -1.
 - A ConvTranspose becomes convolutions. Its weights and bias are f32 constants, its kernel is not smaller than its
-  stride, and it has no dilation beside a stride. The host puts the pixels in their places.
+  stride, and it has no dilation beside a stride. Where a DepthToSpace does not put the pixels in their places, because
+  the strides differ, are above 8, or do not divide rows and columns, the host does.
 - An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 

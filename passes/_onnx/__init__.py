@@ -10,6 +10,7 @@ Nodes as layers:
     pads.py                what a Pad adds
     random_nodes.py        nodes that draw random numbers
     replacement.py         new nodes in the place of others
+    pixels.py              likewise, for pixels in turn
 
 Where layers run, and their scales:
 
