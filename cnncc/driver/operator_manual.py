@@ -36,6 +36,8 @@ These limits hold for every node on the array:
 - A ConvTranspose becomes convolutions. Its weights and bias are f32 constants, its kernel is not smaller than its
   stride, and it has no dilation beside a stride. Where a DepthToSpace does not put the pixels in their places, because
   the strides differ, are above 8, or do not divide rows and columns, the host does.
+- A Resize or Upsample that repeats each pixel, in squares of 2 to 8 rows and columns, becomes a DepthToSpace of its
+  input so often. A Conv before a DepthToSpace becomes a Conv for each pixel of a square.
 - An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 

@@ -161,7 +161,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     return (
         # The order matters: later passes look for constants and for direct neighbours. fold-qdq leaves floats to the
         # passes behind it. fold-affine makes what fold-batch-norm folds, also into a ConvTranspose. split-sum makes
-        # values to be calibrated.
+        # values to be calibrated. pixels-in-turn would take what conv-transpose leaves to the host for a PixelShuffle.
         Step("onnx", "onnx-fold-constants"),
         Step("onnx", "onnx-remove-identity"),
         Step("onnx", "onnx-concat-codes"),
@@ -176,6 +176,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-split-sum"),
         Step("onnx", "onnx-split-to-slice"),
         Step("onnx", "onnx-1d-to-2d"),
+        Step("onnx", "onnx-pixels-in-turn"),
         Step("onnx", "onnx-conv-transpose"),
         Step("onnx", "onnx-dead-code"),
         Step("onnx", CALIBRATE),

@@ -8,6 +8,7 @@ Nodes as layers:
     windows.py             the sliding window of a node
     normalisation.py       batch normalisation
     pads.py                what a Pad adds
+    resizing.py            a Resize that repeats pixels
     random_nodes.py        nodes that draw random numbers
     replacement.py         new nodes in the place of others
     pixels.py              likewise, for pixels in turn
