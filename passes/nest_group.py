@@ -111,6 +111,13 @@ class NestGroupPass(ModulePass):
 
     def _apply(self, op: ModuleOp) -> None:
         """Make one group."""
+        first = _first(op)
+        self._make(op)
+        # Where the first layer has moved into the group, nothing runs before the next one.
+        if (now := _first(op)) is not first and isinstance(now, LayerOp):
+            now.prefetched = None
+
+    def _make(self, op: ModuleOp) -> None:
         with self._named():
             layers, arch, places = self._members(op)
             if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
@@ -329,6 +336,11 @@ def _has_room(follows: LayerOp, group: LayerGroup, arch: Arch) -> bool:
     sizes = stage_sizes(layer_shape(follows), arch, nest)
     prefetched = sum(sizes[operand] for operand in prefetchable(nest))
     return sum(group.words(arch).values()) + prefetched <= arch.glb.words
+
+
+def _first(module: ModuleOp) -> Operation | None:
+    """What runs first."""
+    return next((op for op in main_function(module).body.block.ops if isinstance(op, LayerOp | GroupOp | HostOp)), None)
 
 
 def _next_layer(group: GroupOp) -> LayerOp | None:

@@ -91,8 +91,8 @@ def resident_values(network: Network, mappings: Map[LayerOp, Mapping]) -> list[V
 def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | None:
     """When what runs before a layer does: a layer, or transfers of what comes from outside. None where nothing does."""
     number = network.number[layer] - 1
-    # Nothing runs for a concatenation.
-    while number >= 0 and isinstance(network.ops[number], ConcatOp):
+    # Nothing runs for a concatenation, nor here for a layer of a group, which runs where the last of them stands.
+    while number >= 0 and (isinstance(op := network.ops[number], ConcatOp) or network.number[op] != number):
         number -= 1
     maker = network.ops[number] if number >= 0 else None
     if isinstance(maker, LayerOp):
