@@ -143,7 +143,7 @@ columns = {columns}
 
 @pytest.mark.parametrize(
     ("rows", "columns", "images", "words"),
-    [(2, 0, 1, 65536), (1, 4, 1, 65536), (2, 3, 1, 65536), (1, 4, 1, 1500), (2, 3, 1, 1500), (2, 0, 2, 2500)],
+    [(2, 0, 1, 65536), (1, 4, 1, 65536), (2, 3, 1, 65536), (1, 4, 1, 1600), (2, 3, 1, 1600), (2, 0, 2, 2500)],
 )
 def test_groups_and_strips_end_in_pixels_in_turn(
     rows: int, columns: int, images: int, words: int, tmp_path: Path
