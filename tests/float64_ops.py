@@ -253,6 +253,19 @@ def _qlinear_mean(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return _codes(_reals(*inputs[:3]).mean(axis=(2, 3), keepdims=True), *inputs[3:5])
 
 
+def _depth_to_space(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    """DCR: the channels of a pixel follow each other; CRD: the pixels of a channel do."""
+    x, side = inputs[0], attributes["blocksize"]
+    n, every, h, w = x.shape
+    channels = every // side**2
+    result = np.empty((n, channels, h * side, w * side), x.dtype)
+    for at, (row, col) in enumerate(np.ndindex(side, side)):
+        follow = attributes.get("mode", b"DCR") == b"DCR"
+        part = x[:, at * channels : (at + 1) * channels] if follow else x[:, at :: side**2]
+        result[:, :, row::side, col::side] = part
+    return result
+
+
 OPERATORS: dict[str, Operator] = {
     "Conv": _conv_float,
     "MaxPool": _max_pool,
@@ -284,6 +297,7 @@ OPERATORS: dict[str, Operator] = {
     "Slice": _slice,
     "Transpose": lambda inputs, attributes: inputs[0].transpose(attributes["perm"]),
     "Concat": lambda inputs, attributes: np.concatenate(inputs, attributes["axis"]),
+    "DepthToSpace": _depth_to_space,
     "MatMul": lambda inputs, _: inputs[0] @ inputs[1],
     "Gemm": _gemm,
     "QuantizeLinear": _quantize,

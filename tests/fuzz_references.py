@@ -26,7 +26,10 @@ PERTURBED = 4  # runs in which codes are off by a step
 DRAWS = 16  # runs in which numbers are rounded
 ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "PRelu")
 # Operators whose result has the integers of what they read.
-KEEPS_SCALE = ("Concat", "MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Transpose", "Identity", "Dropout", "Pad")
+KEEPS_SCALE = (
+    "Concat", "MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Transpose", "Identity", "Dropout", "Pad",
+    "DepthToSpace",
+)  # fmt: skip
 
 
 def decibels(signal: float, noise: float) -> float:

@@ -239,6 +239,21 @@ def shuffle(graph: Graph, x: str, groups: int) -> str:
     return result
 
 
+def _pixels(graph: Graph) -> None:
+    """The pixels of several values in turn, or of the channels of one."""
+    x, block = graph.value(4), graph.one([2, 2, 3])
+    n, c, h, w = graph.dims[x]
+    count = block**2
+    if c * h * w * count > MOST_ELEMENTS:
+        return
+    if c % count or graph.yes():
+        others = [graph.alike(x) for _ in range(count - 1)]
+        c *= count
+        x = graph.add("Concat", [x, *others], (n, c, h, w), axis=1)
+    dims = (n, c // count, h * block, w * block)
+    graph.add("DepthToSpace", [x], dims, blocksize=block, mode=graph.one(["DCR", "DCR", "CRD"]))
+
+
 def _pad(graph: Graph) -> None:
     x = graph.value(4)
     n, c, h, w = graph.dims[x]
@@ -364,7 +379,7 @@ def _on_host(graph: Graph) -> None:
 
 ON_IMAGES = (
     _conv, _conv, _conv, _max_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle, _shuffle, _pad,
-    _shortcut, _gate,
+    _shortcut, _gate, _pixels,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _product, _affine, _flat, _on_host)

@@ -20,6 +20,8 @@ from cnncc.driver.pipeline import Settings, import_model
 from cnncc.eval import cnn, nest
 from cnncc.passes._onnx.placement import place_nodes
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node = helper.make_node
 W = {
     "w8": normal(8, 3, 3, 3),
@@ -143,6 +145,20 @@ def test_pixels_in_turn_that_stay_on_the_host(nodes: list[onnx.NodeProto], reaso
     module, want, got = lowered(nodes, X, ["y"], used(nodes))
     assert reason in "; ".join(host.reason.data for host in hosts(module))
     assert decibels(want["y"], got["y"]) > 60
+
+
+@pytest.mark.parametrize("words", [65536, 900])
+@pytest.mark.parametrize("name", CASES)
+def test_pixels_in_turn_verify(name: str, words: int, tmp_path: Path) -> None:
+    """Every level computes what the one before does, by itself no layer errs, and counters are as predicted."""
+    nodes = CASES[name][0]
+    outputs = [value for value in "yz" if any(value in each.output for each in nodes)]
+    net, arch = save(build(nodes, X, outputs, used(nodes)), tmp_path / "net.onnx"), tmp_path / "mine.toml"
+    arch.write_text(done("arch", "show", "spatial-8x8").stdout.replace("words = 65536", f"words = {words}"))
+    said = done("verify", net, "--arch", arch, "--images", 2, "--min-sqnr", 40).stdout
+    assert "by itself no layer errs by more than 4 times its noise" in said
+    done("compile", net, "--arch", arch, "-o", tmp_path / "net.cnb")
+    done("estimate", tmp_path / "net.cnb", "--check-counters")
 
 
 STEPS = {"s": np.float32(0.02), "z": np.int8(3), "t": np.float32(0.03), "wz": np.int8(0)}
