@@ -41,10 +41,18 @@ class _Moves:
     step: int
     mode: str
 
-    def channels(self, count: int) -> npt.NDArray[np.int64]:
-        """Which of `count` channels become each of the step * step pixels."""
-        every, pixels = np.arange(count), self.step**2
-        return every.reshape(pixels, -1) if self.mode == "DCR" else every.reshape(-1, pixels).T
+    def channels(self, count: int, group: int) -> npt.NDArray[np.int64] | None:
+        """Which of `count` channels of a convolution become each of the step * step pixels.
+
+        None where there are too many pixels, or where pixels have unequal shares of the convolution's groups.
+        """
+        pixels = self.step**2
+        if not 1 < self.step <= MOST_STEP or count % (pixels * group):
+            return None
+        every = np.arange(count)
+        channels = every.reshape(pixels, -1) if self.mode == "DCR" else every.reshape(-1, pixels).T
+        groups = np.repeat(np.arange(group), count // pixels // group)
+        return channels if (channels // (count // group) == groups).all() else None
 
 
 def _moves(value: SSAValue) -> _Moves | None:
@@ -118,30 +126,19 @@ class _Rewriter:
         weights, bias = constant_f32(conv.operand(1), self.store), constant_f32(conv.operand(2), self.store)
         if moves is None or weights is None or (bias is None and conv.operand(2) is not None):
             return
-        if not 1 < moves.step <= MOST_STEP or self.hosted & {node.op_type.data for node in moves.nodes}:
-            return
-        channels = moves.channels(len(weights))
-        if not _has_all_groups(channels, conv.int_attr("group", 1)):
+        channels = moves.channels(len(weights), conv.int_attr("group", 1))
+        if channels is None or self.hosted & {node.op_type.data for node in moves.nodes}:
             return
         behind = [*activations(moves.nodes[-1])]
         new = Replacement([*before, *moves.nodes, *behind], self.store, self.names)
-        arrays = [array for array in (weights, bias) if array is not None]
+        n, _, h, w = dims_of(conv.results[0])
         parts: list[SSAValue] = []
         for of_pixel in channels:
-            dims = (dims_of(conv.results[0])[0], len(of_pixel), *dims_of(conv.results[0])[2:])
-            operands = [conv.operands[0], *(new.constant(array[of_pixel]) for array in arrays)]
-            part = new.node("Conv", operands, dims, conv.attributes, conv)
+            constants = [new.constant(array[of_pixel]) for array in (weights, bias) if array is not None]
+            dims = (n, len(of_pixel), h, w)
+            part = new.node("Conv", [conv.operands[0], *constants], dims, conv.attributes, conv)
             parts.append(activated(new, part, [*before[1:], *behind]))
         new.finish(in_turn(new, parts, moves.step, moves.nodes[-1]))
-
-
-def _has_all_groups(channels: npt.NDArray[np.int64], group: int) -> bool:
-    """Whether the channels of each pixel are equally many of each group of a convolution, one group after the other."""
-    k = channels.shape[1]
-    if k % group:
-        return False
-    of_group = channels // (channels.size // group)
-    return bool((of_group == np.repeat(np.arange(group), k // group)).all())
 
 
 @dataclass(frozen=True)
