@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,49 @@ def test_drawn_sizes(
     body = f"y = ConvTranspose <group = {group}, {text}> (x, w)"
     operators = convolutions(body, tmp_path_factory.mktemp("drawn"), w=noise(1, 4, 2, *taps))
     assert "ConvTranspose" not in operators
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Rows or columns of a drawn ConvTranspose, whose stride divides the output's."""
+
+    size: int
+    stride: int
+    taps: int
+    before: int
+    out: int
+
+    @property
+    def behind(self) -> int:
+        return (self.size - 1) * self.stride + self.taps - self.before - self.out
+
+    def read_by(self, pixel: int) -> list[int]:
+        """The pixels of the input that a pixel of the output is computed from."""
+        places = [pixel + self.before - tap for tap in range(self.taps)]
+        return [place // self.stride for place in places if place % self.stride == 0]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the first output pixels reach the first input pixel, and the last ones the last."""
+        first, last = range(self.stride), range(self.out - self.stride, self.out)
+        return all(min(self.read_by(pixel)) <= 0 for pixel in first) and all(
+            max(self.read_by(pixel)) >= self.size - 1 for pixel in last
+        )
+
+
+@given(data=st.data(), stride=st.integers(2, 3))
+def test_drawn_pixels_in_turn(data: st.DataObject, stride: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    axes: list[Axis] = []
+    for size in (5, 7):
+        taps, before = data.draw(st.integers(stride, stride + 4)), data.draw(st.integers(0, 3))
+        axes.append(Axis(size, stride, taps, before, stride * data.draw(st.integers(size - 2, size + 1))))
+    behind = [axis.behind for axis in axes]
+    assume(min(behind) >= 0)
+    pads = [*(axis.before for axis in axes), *behind]
+    body = f"y = ConvTranspose <strides = {[stride] * 2}, pads = {pads}> (x, w)"
+    weights = noise(1, 4, 2, *(axis.taps for axis in axes))
+    operators = convolutions(body, tmp_path_factory.mktemp("drawn"), w=weights)
+    assert ("DepthToSpace" in operators) == all(axis.fits for axis in axes)
 
 
 def test_the_reason_why_one_is_on_the_host(tmp_path: Path) -> None:
