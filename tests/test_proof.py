@@ -6,7 +6,7 @@ An error that is found names the layer, the position, the instruction and the PE
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,11 @@ def test_draws_run_in_turn_where_values_are_many(streamed: Claim, monkeypatch: p
     """The network has 252 results, which may be more than the words of DRAM, as those of a group do not lie there."""
     runs = list[tuple[int, int]]()
 
-    def counted(module: ModuleOp, store: WeightStore, bits: int, draws: Draws, frames: int) -> Evaluation:
+    def counted(
+        module: ModuleOp, store: WeightStore, bits: int, draws: Draws, frames: int, fresh: Sequence[str]
+    ) -> Evaluation:
         runs.append((draws.seed, draws.count))
-        return evaluate(module, store, bits, draws, frames)
+        return evaluate(module, store, bits, draws, frames, fresh)
 
     monkeypatch.setattr(proofs, "evaluate", counted)
     monkeypatch.setattr(proofs, "words_of_run", lambda binary, frames: 1)

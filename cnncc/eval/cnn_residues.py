@@ -1,4 +1,4 @@
-"""Runs IR of the `cnn` dialect on residues modulo a prime, and counts the degrees of their polynomials (docs/proof.md).
+"""Runs IR of the `cnn` dialect on residues modulo a prime, with the degrees of their polynomials (docs/proof.md).
 
 It is the network's side of a proof. The machine's side computes the same images from instructions
 (`machine/values/residues.py`). Both take the images of data and constants from `draws.py`, and share nothing else.
@@ -7,7 +7,7 @@ The module is one that `cnn-legalize` has left: layers, reshapes, slices, concat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -32,9 +32,10 @@ from cnncc.dialects.cnn import (
     value_key,
 )
 from cnncc.dialects.weights import arrays_of
-from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues, clamps
+from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues
 from cnncc.errors import Refusal
 from cnncc.eval.cnn import array_of, concatenated, convolution, name_of, pool_values, shuffle_channels
+from cnncc.eval.cnn_degrees import degree_of
 from cnncc.main_function import input_names, main_function
 from cnncc.weights import WeightStore
 
@@ -57,12 +58,14 @@ class Evaluation:
     - values: the integers of layers and host segments by key
     - inputs, outputs: in the network's order; None for what only the host knows
     - hosts: the operands and the results of each host segment, in their order
+    - fresh: the words from which it goes on behind some values, by key
     """
 
     values: Mapping[str, Polynomials]
     inputs: Sequence[Polynomials | None]
     outputs: Sequence[Polynomials | None]
     hosts: Sequence[tuple[HostOp, Sequence[Polynomials | None], Sequence[Polynomials | None]]]
+    fresh: Mapping[str, Residues] = field(default_factory=dict[str, Residues])
 
     @property
     def degree(self) -> int:
@@ -70,12 +73,20 @@ class Evaluation:
         return max((known.degree for known in self.values.values()), default=1)
 
 
-def evaluate(module: ModuleOp, store: WeightStore, operand_bits: int, draws: Draws, frames: int = 1) -> Evaluation:
+def evaluate(
+    module: ModuleOp,
+    store: WeightStore,
+    operand_bits: int,
+    draws: Draws,
+    frames: int = 1,
+    fresh: Container[str] = (),
+) -> Evaluation:
     """Run a network on drawn inputs and weights. Raises Refusal for an op that has no image.
 
-    frames: images with the same weights. Their residues are [draw, frame * batch, …].
+    - frames: images with the same weights. Their residues are [draw, frame * batch, …].
+    - fresh: layers' values, by key, behind which the network goes on from fresh words; of one frame alone
     """
-    return _together([_evaluate_frame(_Run(module, store, operand_bits, draws, at)) for at in range(frames)])
+    return _together([_evaluate_frame(_Run(module, store, operand_bits, draws, at, fresh)) for at in range(frames)])
 
 
 def words_of_values(module: ModuleOp) -> int:
@@ -116,7 +127,8 @@ def _evaluate_frame(run: _Run) -> Evaluation:
     inputs = [run.known[value] for value in func.args]
     for op in func.body.block.ops:
         if isinstance(op, ReturnOp):
-            return Evaluation(run.values, inputs, [run.known[value] for value in op.operands], run.hosts)
+            outputs = [run.known[value] for value in op.operands]
+            return Evaluation(run.values, inputs, outputs, run.hosts, run.fresh_words)
         run.op(op)
     raise Refusal("@main does not end with func.return")
 
@@ -136,9 +148,11 @@ class _Run:
     operand_bits: int
     draws: Draws
     frame: int = 0
+    fresh: Container[str] = ()
     known: dict[SSAValue, Polynomials | None] = field(default_factory=dict[SSAValue, Polynomials | None])
     values: dict[str, Polynomials] = field(default_factory=dict[str, Polynomials])
     hosts: list[Any] = field(default_factory=list[Any])
+    fresh_words: dict[str, Residues] = field(default_factory=dict[str, Residues])
 
     def __post_init__(self) -> None:
         self.symbols = arrays_of(self.module, self.store)
@@ -161,43 +175,46 @@ class _Run:
 
     def op(self, op: Operation) -> None:
         """Compute the results of an op."""
+        if isinstance(op, HostOp):
+            self.host(op)
+            return
+        result = Polynomials(self.residues(op), degree_of(op, lambda value: self.operand(value, op).degree))
+        self.known[op.results[0]] = result
+        if (key := value_key(op)) is None:
+            return
+        self.values[key] = result
+        if key in self.fresh:
+            self.known[op.results[0]] = drawn = self.drawn(f"value {key}", op.results[0])
+            self.fresh_words[key] = drawn.residues
+
+    def residues(self, op: Operation) -> Residues:
+        """The residues [draw, *shape] of an op's results."""
         match op:
-            case HostOp():
-                self.host(op)
-                return
             case ConvOp():
                 name = op.weights.root_reference.data
-                dims, x = array_of(self.symbols, name, op).shape, self.operand(op.x, op)
+                dims, x = array_of(self.symbols, name, op).shape, self.operand(op.x, op).residues
                 weights = self.draws.words(f"weight {name}", *dims)
-                sums = self.by_draw(lambda d: convolution(x.residues[d].astype(np.float64), weights[d], op.window.data))
-                result = self.finish(sums, x.degree + 1, op.steps.data if op.steps else Steps(), op, op.residual)
+                sums = self.by_draw(lambda d: convolution(x[d].astype(np.float64), weights[d], op.window.data))
+                return self.finish(sums, op.steps.data if op.steps else Steps(), op, op.residual)
             case PoolOp():
-                x, is_max = self.operand(op.x, op), op.kind.data == "max"
-                sums = self.by_draw(lambda d: pool_values(x.residues[d].astype(np.float64), op.window.data, "sum"))
-                if is_max:
+                x = self.operand(op.x, op).residues
+                sums = self.by_draw(lambda d: pool_values(x[d].astype(np.float64), op.window.data, "sum"))
+                if op.kind.data == "max":
                     # docs/proof.md: the image of a maximum is MAXIMUM_START + Σ factor * x_i.
                     sums = reduced(sums) * _along_draws(self.draws.maximum(), sums.ndim) + MAXIMUM_START
-                steps = op.steps.data if op.steps else Steps()
-                result = self.finish(sums, x.degree + is_max, steps, op, op.residual)
+                return self.finish(sums, op.steps.data if op.steps else Steps(), op, op.residual)
             case ElementwiseOp():
-                x = self.operand(op.x, op)
-                result = self.finish(x.residues.astype(np.float64), x.degree, op.steps.data, op, op.residual)
+                return self.finish(self.operand(op.x, op).residues.astype(np.float64), op.steps.data, op, op.residual)
             case ConcatOp():
-                parts = [self.operand(value, op) for value in op.inputs]
-                by_draw = zip(*(part.residues for part in parts), strict=True)
-                together = np.stack([concatenated(op, each) for each in by_draw])
-                result = Polynomials(together, max(part.degree for part in parts))
+                parts = zip(*(self.operand(value, op).residues for value in op.inputs), strict=True)
+                return np.stack([concatenated(op, each) for each in parts])
             case SliceOp():
-                x, first = self.operand(op.x, op), op.first.value.data
-                result = Polynomials(x.residues[:, :, first : first + shape(op.result.type)[1]], x.degree)
+                first = op.first.value.data
+                return self.operand(op.x, op).residues[:, :, first : first + shape(op.result.type)[1]]
             case ReshapeOp():
-                x = self.operand(op.x, op)
-                result = Polynomials(x.residues.reshape(self.draws.count, *shape(op.result.type)), x.degree)
+                return self.operand(op.x, op).residues.reshape(self.draws.count, *shape(op.result.type))
             case _:
                 raise Refusal(f"{name_of(op)} has no image: cnn-legalize leaves none of these")
-        self.known[op.results[0]] = result
-        if (key := value_key(op)) is not None:
-            self.values[key] = result
 
     def operand(self, value: SSAValue, op: Operation) -> Polynomials:
         """The integers that a layer reads."""
@@ -209,33 +226,27 @@ class _Run:
         """The results of a rule for each draw, as residues [draw, …]."""
         return np.stack([reduced(rule(draw)) for draw in range(self.draws.count)])
 
-    def finish(self, v: Values, degree: int, steps: Steps, op: Operation, residual: SSAValue | None) -> Polynomials:
+    def finish(self, v: Values, steps: Steps, op: Operation, residual: SSAValue | None) -> Residues:
         """The results [draw, n, k, …] of sums after their epilogue."""
         if steps.bias:
-            v, degree = v + _by_channel(self.params(steps.bias, op), v.ndim), max(degree, 1)
+            v = v + _by_channel(self.params(steps.bias, op), v.ndim)
         if steps.scale:
             scale = self.params(steps.scale, op)
-            by_place = scale[:, None, None] if steps.per_position else _by_channel(scale, v.ndim)
-            v, degree = reduced(v) * by_place, degree + 1
+            v = reduced(v) * (scale[:, None, None] if steps.per_position else _by_channel(scale, v.ndim))
             if steps.slope != 1:
-                v, degree = reduced(v) * _along_draws(self.draws.real("slope", steps.slope), v.ndim), degree + 1
+                v = reduced(v) * _along_draws(self.draws.real("slope", steps.slope), v.ndim)
             v = v + steps.zero
-        v, degree = self.clamped(v, "clamp", steps.clamp), degree + clamps("clamp", steps.clamp)
+        v = self.clamped(v, "clamp", steps.clamp)
         if steps.factors:
             assert residual is not None
-            other = self.operand(residual, op)
+            other = self.operand(residual, op).residues
             reals = zip(("factor_a", "factor_b", "fixed"), array_of(self.symbols, steps.factors, op), strict=True)
             a, b, fixed = (_along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
-            if steps.multiply:
-                v, degree = reduced(v * reduced(other.residues - b)) * a, degree + max(other.degree, 1)
-            else:
-                v, degree = v * a + other.residues * b, max(degree, other.degree)
-            v, degree = self.clamped(v + fixed, "add_clamp", steps.add_clamp), degree + 2
+            v = reduced(v * reduced(other - b)) * a if steps.multiply else v * a + other * b
+            v = self.clamped(v + fixed, "add_clamp", steps.add_clamp)
         # Residues 0 … PRIME - 1 fit: the prime is below 2^15.
         results = v.astype(np.int16)
-        if steps.shuffle != 1:
-            results = np.stack([shuffle_channels(each, steps.shuffle) for each in results])
-        return Polynomials(results, degree)
+        return np.stack([shuffle_channels(each, steps.shuffle) for each in results]) if steps.shuffle != 1 else results
 
     def clamped(self, v: Values, stage: str, bounds: tuple[int, ...]) -> Values:
         """The image of a clamp."""

@@ -17,6 +17,7 @@ from cnncc.errors import Refusal
 from cnncc.eval._places import addresses
 from cnncc.isa.codec import has_cores
 from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
 from cnncc.numerics import Ints
 from cnncc.weights import Array, WeightStore
 
@@ -69,9 +70,22 @@ def _tensor_of(value: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
 
 def tensor_values(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints:
     """The words of a tensor as they are now, [images * batch, …]. Raises OutOfRange for one that was never written."""
-    memory = interpreter.glb if tensor.memory == "glb" else interpreter.dram
-    batch = tensor.shape[0]
-    address = addresses(tensor).reshape(batch, -1) + tensor.at
+    memory, address, batch = _memory_of(tensor, interpreter), _places(tensor), tensor.shape[0]
     values = memory.read(address).reshape(-1, batch, *tensor.shape[1:]).astype(np.int64)
     # Words that all images have in common are read once: [1, …].
     return np.broadcast_to(values, (images, *values.shape[1:])).reshape(images * batch, *tensor.shape[1:])
+
+
+def store_values(tensor: Tensor, interpreter: Interpreter, values: Array) -> None:
+    """Replace the words of a tensor, [images * batch, …] or those of one image for all. Raises OutOfRange."""
+    address = _places(tensor)
+    _memory_of(tensor, interpreter).write(address, values.reshape(-1, *address.shape))
+
+
+def _memory_of(tensor: Tensor, interpreter: Interpreter) -> Memory:
+    return interpreter.glb if tensor.memory == "glb" else interpreter.dram
+
+
+def _places(tensor: Tensor) -> Ints:
+    """The words of a tensor in its memory, [batch, word]."""
+    return addresses(tensor).reshape(tensor.shape[0], -1) + tensor.at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from xdsl.ir import Operation
@@ -14,7 +14,7 @@ from cnncc.dialects.cnn import ReshapeOp, value_key
 from cnncc.dialects.isa import LayerOp
 from cnncc.draws import PRIME, Draws
 from cnncc.eval.cnn_residues import Evaluation, Polynomials
-from cnncc.eval.isa import result_tensors, tensor_values
+from cnncc.eval.isa import result_tensors, store_values, tensor_values
 from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
 from cnncc.main_function import input_names, output_names, returned
@@ -34,6 +34,7 @@ class ProofPart:
     - results: how many were compared. 0: they stand nowhere as a whole, and later parts read them.
     - degree: of the network's polynomials.
     - wrong: what is wrong, empty if nothing is. None: the comparison ended before.
+    - fresh: whether what reads the value is compared for any words of it, which are drawn afresh.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ProofPart:
     results: int
     degree: int
     wrong: str | None
+    fresh: bool = False
 
 
 class _Wrong(Exception):
@@ -109,6 +111,9 @@ class Comparison:
         if (known := self.network.values.get(value)) is not None:
             label = next(layer.label for layer in self.layers if layer.first + layer.count == done)
             self._compare(label, value, known, lambda at: tensor_values(tensor, at.running, at.images), run)
+        if (words := self.network.fresh.get(value)) is not None:
+            store_values(tensor, run.running, words)
+            self.compared[-1] = replace(self.compared[-1], fresh=True)
 
     def _segment(self, number: int, run: ProgramRun) -> None:
         """Compare the operands of a host segment; store draws as its results."""

@@ -7,23 +7,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil, log2
+
+import numpy as np
 
 from cnncc.binary.container import Binary
 from cnncc.binary.isa_module import layers
+from cnncc.dialects.array import Tensor
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
 from cnncc.eval.cnn_residues import evaluate, words_of_values
+from cnncc.eval.isa import store_values
 from cnncc.isa.codec import has_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.races import Race, races
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.degrees import Degrees
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import OutOfRange
 from cnncc.proof.claim import Claim
 from cnncc.proof.comparison import Comparison, ProofPart
 from cnncc.proof.frames import frames_to_prove
+from cnncc.proof.fresh_values import fresh_values
 from cnncc.proof.interface_check import interface_differences
 from cnncc.proof.program_run import degree_run, words_of_run
 from cnncc.proof.weight_words import WeightWords
@@ -90,11 +99,11 @@ def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof
         return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
     proof = Proof([*weights.differences()], binary.weight_words)
     progress("degrees of the program")
-    degrees, frames = Degrees(binary.arch), frames_to_prove(binary.instructions)
+    degrees, frames, fresh = Degrees(binary.arch), frames_to_prove(binary.instructions), fresh_values(claim)
     try:
         proof.frames = frames
-        degree_run(binary, degrees, frames=frames).run()
-        _compare(proof, claim, degrees.greatest, error_bits, progress, frames)
+        degree_run(binary, degrees, frames=frames).run(partial(_start_again, fresh))
+        _compare(proof, claim, degrees.greatest, error_bits, progress, frames, [value for value, _ in fresh.values()])
         progress("races")
         if has_cores(binary.instructions):
             proof.races, proof.steps = core_races(binary.instructions, binary.arch, frames)
@@ -105,13 +114,29 @@ def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof
     return proof
 
 
+def _start_again(fresh: Mapping[int, tuple[str, Tensor]], done: int, interpreter: Interpreter) -> None:
+    """Make the words of a value that is drawn afresh degree 1."""
+    if done in fresh:
+        _, tensor = fresh[done]
+        with suppress(OutOfRange):  # the comparison names it
+            store_values(tensor, interpreter, np.ones((1, tensor.words), np.int16))
+
+
 def _layer_at(binary: Binary, index: int) -> str:
     """The layer of an instruction."""
     named = [layer.label for layer, _ in layers(binary) if layer.first <= index < layer.first + layer.count]
     return named[0] if named else "program"
 
 
-def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progress: Progress, frames: int) -> None:
+def _compare(
+    proof: Proof,
+    claim: Claim,
+    degree: int,
+    error_bits: float,
+    progress: Progress,
+    frames: int,
+    fresh: Sequence[str],
+) -> None:
     """Compare as many draws as the error takes, or up to a wrong result."""
     binary, done = claim.binary, 0
     words = max(1, words_of_run(binary, frames), frames * words_of_values(claim.module))
@@ -122,7 +147,7 @@ def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progres
         count = ceil(left / ceil(left / at_once))  # all runs have nearly the same number
         progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
         draws = Draws(done, count)
-        network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws, frames)
+        network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws, frames, fresh)
         # The network may have a higher degree than the program. Then more draws are needed than there were to be.
         proof.degree = max(proof.degree, network.degree)
         proof.draws = draws_for(proof.degree, error_bits)

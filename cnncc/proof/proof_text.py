@@ -12,7 +12,7 @@ from cnncc.proof.comparison import ProofPart
 from cnncc.proof.proof import Proof
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
-SCHEMA = 1  # of the JSON; raise it with every change of the format
+SCHEMA = 2  # of the JSON; raise it with every change of the format
 
 
 def proof_text(proof: Proof) -> Iterator[str]:
@@ -51,6 +51,8 @@ def _state(part: ProofPart) -> str:
         return f"WRONG: {part.wrong}"
     if part.wrong is None:
         return "not reached"
+    if part.fresh:
+        return "proven, then drawn afresh"
     return "proven" if part.results else "proven by what reads it"
 
 
