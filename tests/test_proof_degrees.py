@@ -71,6 +71,20 @@ def test_degrees_of_a_network(name: str, request: pytest.FixtureRequest) -> None
         assert differences(known.residues, known.degree).any(), key
 
 
+def test_degrees_behind_fresh_words(products: Path) -> None:
+    """The first convolution has degree 4: image, weights, scale, clamp. Its fresh words have degree 1."""
+    claim, line = claim_of_model(products, CompileOptions()), Line(0, 24)
+    whole = evaluate(claim.module, claim.store, 16, line)
+    first, *later = whole.values
+    fresh = evaluate(claim.module, claim.store, 16, line, fresh=[first])
+    assert [*fresh.fresh] == [first] and fresh.values[first].degree == 4
+    assert (fresh.values[first].residues == whole.values[first].residues).all()
+    for key in later:
+        assert 1 < fresh.values[key].degree < whole.values[key].degree, key
+        assert not differences(fresh.values[key].residues, fresh.values[key].degree + 1).any(), key
+        assert differences(fresh.values[key].residues, fresh.values[key].degree).any(), key
+
+
 @pytest.mark.parametrize("name", ["network", "products", "lenet_qdq_s8_pc"])
 def test_degrees_of_a_program(name: str, request: pytest.FixtureRequest) -> None:
     path = SAMPLES / "models" / f"{name}.onnx" if name.startswith("lenet") else request.getfixturevalue(name)

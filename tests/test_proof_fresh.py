@@ -14,6 +14,7 @@ from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
+from test_proof import PAGE
 from test_proof_drawn import proven
 
 from cnncc.binary.isa_module import disassembly
@@ -76,9 +77,12 @@ def test_a_network_of_many_products_is_proven(claim: Claim) -> None:
 
 
 def test_it_is_printed_where_words_are_drawn_afresh(claim: Claim) -> None:
+    """docs/proof.md shows it."""
     proof = prove(claim, 1.0)
-    (line,) = (line for line in proof_text(proof) if "afresh" in line)
-    assert line.split() == ["c8", "x8", "60", "1531", "proven,", "then", "drawn", "afresh"]
+    printed = [line.split() for line in proof_text(proof)]
+    assert printed[8] == ["c8", "x8", "60", "1531", "proven,", "then", "drawn", "afresh"]
+    shown = [line.split() for line in PAGE.splitlines()]
+    assert printed[7:10] == shown[shown.index(printed[7]) :][:3]
     said = proof_json(proof, Path("net.onnx"))
     assert said["schema"] == 2 and [part["fresh"] for part in said["parts"]] == [n == 8 for n in range(1, 16)]
 
