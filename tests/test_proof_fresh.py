@@ -172,6 +172,16 @@ def test_values_inside_groups_are_not(tmp_path: Path) -> None:
     assert prove(claim, 50.0).failures == []
 
 
+def test_values_that_may_have_two_places_are_not(claim: Claim) -> None:
+    """A tensor in DRAM besides the one in the GLB, and two layers that compute one value: the next value is taken."""
+    binary = claim.binary
+    in_dram = replace(binary.tensors[0], name="x8", role="value")
+    twice = {**binary.metadata, "layers": [*binary.metadata["layers"], binary.metadata["layers"][-2] | {"value": "x8"}]}
+    assert fresh(claim) == {"x8"}
+    assert fresh(replace(claim, binary=replace(binary, tensors=[*binary.tensors, in_dram]))) == {"x9"}
+    assert fresh(replace(claim, binary=replace(binary, metadata=twice))) == {"x9"}
+
+
 @pytest.mark.usefixtures("everywhere")
 def test_values_of_cores_are_not(tmp_path: Path) -> None:
     """No layer of a core is done at one time."""
