@@ -20,6 +20,7 @@ from cnncc.numerics import Floats
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
 from cnncc.passes._onnx.pixels import MOST_STEP, activated, in_turn
+from cnncc.passes._onnx.placement import hosted_operators
 from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, dims_of, ints
 from cnncc.weights import Array, WeightStore
 
@@ -144,12 +145,14 @@ def _axes(op: NodeOp, taps: Sequence[int]) -> list[_Axis] | None:
 class _Split:
     """Puts convolutions and moves of pixels in the place of a ConvTranspose and the activations after it.
 
-    axes: rows and columns.
+    - axes: rows and columns
+    - may_turn: whether the array may put pixels in turn
     """
 
     new: Replacement
     axes: Sequence[_Axis]
     opset: int
+    may_turn: bool
 
     def rewrite(self, weights: Floats, bias: Floats) -> None:
         """weights: g c k r s, with c and k those of a group. bias: for all output channels."""
@@ -164,7 +167,7 @@ class _Split:
         stride = self.axes[0].stride
         pads = [pad for axis in self.axes for part in axis.pixels for pad in (part.before, part.after)]
         whole = all(axis.stride == stride and axis.out % stride == 0 for axis in self.axes)
-        return stride if whole and min(pads) >= 0 and 1 < stride <= MOST_STEP else None
+        return stride if self.may_turn and whole and min(pads) >= 0 and 1 < stride <= MOST_STEP else None
 
     def convolution(self, parts: Sequence[_Part], weights: Floats, bias: Floats) -> SSAValue:
         """n (k a b) h w: the pixels of these phases, a of rows and b of columns."""
@@ -212,7 +215,7 @@ def _order(axes: Sequence[_Axis], k: int) -> Array:
     return order.reshape(-1)
 
 
-def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, opset: int) -> None:
+def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, opset: int, may_turn: bool) -> None:
     """Replace `op` by convolutions, if it is a ConvTranspose of images with constant weights."""
     if not op.is_op("ConvTranspose") or len(op.operands) < 2:
         return
@@ -226,7 +229,7 @@ def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, opset: int) -> No
     if axes is None or bias is None or bias.shape != (channels,):
         return
     new = Replacement([op, *activations(op)], store, names)
-    _Split(new, axes, opset).rewrite(weights.reshape(group, -1, *weights.shape[1:]), bias)
+    _Split(new, axes, opset, may_turn).rewrite(weights.reshape(group, -1, *weights.shape[1:]), bias)
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,8 @@ class OnnxConvTransposePass(ModulePass):
         %0 = onnx.node "DepthToSpace"(%5) {blocksize = 2}       : … -> tensor<1x3x10x14xf32>
 
     Other nodes leave the pixels to the host: those of different strides or of more than 8, those whose strides do not
-    divide the output's rows and columns, and those whose pads take more than some convolution gives. Pixels that use
+    divide the output's rows and columns, those whose pads take more than some convolution gives, and all where the host
+    has DepthToSpace. Pixels that use
     equally many taps are the channels of one convolution then, and pixels beyond the output are cut off. So a kernel of
     2x2 with strides of 1 and 2 is one convolution with twice the channels:
 
@@ -270,7 +274,7 @@ class OnnxConvTransposePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
         opset, block = opset_imports(op)[""], main_function(op).body.block
-        names = NodeNames(block)
+        names, may_turn = NodeNames(block), "DepthToSpace" not in hosted_operators(op)
         for node in list(block.ops):
             if isinstance(node, NodeOp) and opset >= LEAST_OPSET:
-                _rewrite(node, weights_of(ctx), names, opset)
+                _rewrite(node, weights_of(ctx), names, opset, may_turn)

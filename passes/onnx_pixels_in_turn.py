@@ -166,15 +166,17 @@ class OnnxPixelsInTurnPass(ModulePass):
     A Resize or Upsample stays whose factors are computed, differ between rows and columns, are not whole or are above
     8, or which does not repeat pixels. Which pixels its modes take is computed as onnxruntime does it. A Conv stays
     whose weights are computed, of whose groups a pixel has unequal shares, or whose result others read. So does a node
-    that the array file has on the host.
+    that the array file has on the host, and all of them where DepthToSpace is there.
     """
 
     name = "onnx-pixels-in-turn"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
-        block, store = main_function(op).body.block, weights_of(ctx)
-        rewriter = _Rewriter(opset_imports(op)[""], store, NodeNames(block), hosted_operators(op))
+        hosted, block, store = hosted_operators(op), main_function(op).body.block, weights_of(ctx)
+        if "DepthToSpace" in hosted:
+            return
+        rewriter = _Rewriter(opset_imports(op)[""], store, NodeNames(block), hosted)
         for node in list(block.ops):
             if isinstance(node, NodeOp):
                 rewriter.rewrite(node)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli_cases import DIGITS, SAMPLES, done, save
+from cli_cases import DIGITS, SAMPLES, build, done, noise, save
 from examples import SEED, examples
 from glb_races import both_races, dram_of, races
 from group_cases import PRESETS, Chain, tensor, turn, two_convolutions
 from onnx import TensorProto, helper
 from test_groups import drawn, group_of
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
 
 from cnncc.arch.model import PRESETS as ARRAYS
 from cnncc.arch.model import arch_text, load_arch
@@ -29,7 +29,7 @@ from cnncc.certificate.group_entries import figures
 from cnncc.dialects.array import TensorOp, View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import LoadOp, group_layers
+from cnncc.dialects.nest import LayerOp, LoadOp, group_layers
 from cnncc.driver.pipeline import NONE, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -617,3 +617,17 @@ def test_a_residual_needs_no_token_of_its_own() -> None:
         (False, True),
         (True, False),
     ]
+
+
+def test_nothing_is_prefetched_where_the_layer_before_moves_into_a_group(tmp_path: Path) -> None:
+    """b0, b1, p0 becomes b1, b0..p0: nothing runs before b1, whose weights came beside b0."""
+    kinds = {"b0": "x", "b1": "x", "p0": "b0", "y": "b1"}
+    nodes = [helper.make_node("Conv", [read, "w"], [name], name=name, pads=[1] * 4) for name, read in kinds.items()]
+    model = build(nodes, {"x": (1, 4, 9, 9)}, ["p0", "y"], {"w": noise(0, 4, 4, 3, 3)})
+    compilation = start_compilation(save(model, tmp_path / "net.onnx"), CompileOptions(groups=NONE))
+    compilation.run_before("nest-to-array")
+    layers = {op.label.data: op for op in compilation.module.walk() if isinstance(op, LayerOp) and op.label}
+    layers["b1"].prefetched = UnitAttr()
+    NestGroupPass(("b0", "p0"), 3).apply(compilation.ctx, compilation.module)
+    assert layers["b1"].prefetched is None
+    compilation.run()

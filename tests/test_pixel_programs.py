@@ -148,10 +148,7 @@ columns = {columns}
 def test_groups_and_strips_end_in_pixels_in_turn(
     rows: int, columns: int, images: int, words: int, tmp_path: Path
 ) -> None:
-    """Two of four parts are computed stripe by stripe, in strips of columns, too.
-
-    What runs behind the first layer is not prefetched where that moves into a group: with less GLB it would be.
-    """
+    """Two of four parts are computed stripe by stripe, in strips of columns, too."""
     nodes = [node("Conv", ["x", "v"], f"b{part}", pads=[1, 1, 1, 1]) for part in range(4)]
     nodes += [node("Conv", [f"b{part}", f"v{part}"], f"p{part}", pads=[1, 1, 1, 1]) for part in range(4)]
     nodes += [
@@ -167,6 +164,15 @@ def test_groups_and_strips_end_in_pixels_in_turn(
     assert "2 groups" in done("compile", path, *options, "-o", tmp_path / "net.cnb").stdout
     assert "counters are as predicted" in done("estimate", tmp_path / "net.cnb", "--check-counters").stdout
     assert "proven for all inputs" in done("verify", tmp_path / "net.cnb", "--prove", "--model", path).stdout
+
+
+def test_a_last_transposed_convolution_runs_beside_others(tmp_path: Path) -> None:
+    """As one convolution, whose pixels the host puts in turn: layers side by side have one result."""
+    nodes = [CONV, node("ConvTranspose", ["a", "t2"], "y", strides=[2, 2])]
+    arrays = {key: ARRAYS[key] for key in ("v", "t2")}
+    path = save(build(nodes, {"x": (1, 6, 8, 10)}, ["y"], arrays), tmp_path / "net.onnx")
+    done("compile", path, "--arch", "tcpa-4x4", "--parallel", "layers", "-o", tmp_path / "net.cnb")
+    assert len(re.findall(r"^ *host", disassembly(load(tmp_path / "net.cnb")), re.MULTILINE)) == 1
 
 
 def test_layout_of_sums() -> None:
