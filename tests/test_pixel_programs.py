@@ -18,6 +18,8 @@ from onnx import helper
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.binary.container import load
 from cnncc.binary.isa_module import disassembly
+from cnncc.driver.sources import CompileOptions, resume
+from cnncc.eval import array, cnn, isa
 from cnncc.mapping.mapping import Sizes
 from cnncc.passes._programs.layer_records import ActivationLayout
 from cnncc.passes._programs.layer_sums import layout_of_sums
@@ -173,6 +175,32 @@ def test_a_last_transposed_convolution_runs_beside_others(tmp_path: Path) -> Non
     path = save(build(nodes, {"x": (1, 6, 8, 10)}, ["y"], arrays), tmp_path / "net.onnx")
     done("compile", path, "--arch", "tcpa-4x4", "--parallel", "layers", "-o", tmp_path / "net.cnb")
     assert len(re.findall(r"^ *host", disassembly(load(tmp_path / "net.cnb")), re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(2, 3), (3, 1), (1, 4)])
+@pytest.mark.parametrize("words", [65536, 700])
+def test_unequal_numbers_of_rows_and_columns(rows: int, cols: int, words: int, tmp_path: Path) -> None:
+    """No ONNX operator has them. In edited IR a concatenation of channels becomes one of pixels."""
+    count, files = rows * cols, tmp_path / "ir"
+    nodes = [node("Conv", ["x", f"w{part}"], f"p{part}") for part in range(count)]
+    nodes += [
+        node("Concat", [f"p{part}" for part in range(count)], "c", axis=1),
+        node("MaxPool", ["c"], "y", kernel_shape=[1, 1]),
+    ]
+    arrays = {f"w{part}": noise(part, 4, 6, 1, 1) for part in range(count)}
+    path = save(build(nodes, {"x": (1, 6, 5, 7)}, ["y"], arrays), tmp_path / "net.onnx")
+    done("compile", path, "--dump-dir", files, "-o", tmp_path / "net.cnb")
+    (ir,) = files.glob("*-cnn-fuse-epilogue.mlir")
+    text = ir.read_text().replace('label "c"', f'pixels {rows} by {cols} label "c"')
+    ir.write_text(text.replace(f"tensor<1x{4 * count}x5x7xi16>", f"tensor<1x4x{5 * rows}x{7 * cols}xi16>"))
+    compilation = resume(ir, CompileOptions(arch=str(array_file(tmp_path, words))))
+    (inputs,) = cnn.quantise_inputs(compilation.module, {"x": noise(9, 1, 6, 5, 7)})
+    (want,), _ = cnn.evaluate(compilation.module, compilation.ctx.weights, [inputs])
+    assert want.shape == (1, 4, 5 * rows, 7 * cols)
+    for level, evaluate in (("array", array.evaluate), ("isa", isa.evaluate)):
+        compilation.run(level)
+        (got,), _ = evaluate(compilation.module, compilation.ctx.weights, compilation.settings.arch, [inputs])
+        assert np.array_equal(got, want), level
 
 
 def test_layout_of_sums() -> None:
