@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +95,7 @@ class Checkout:
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, folder / name, symlinks=True, ignore=ignore)
+                shutil.copytree(source, folder / name, symlinks=True, ignore=ignore, copy_function=_copied)
             else:
                 shutil.copy(source, folder / name)
         add_commands(commands, server, folder)
@@ -106,6 +107,15 @@ class Checkout:
         path = os.pathsep.join([str(self.commands), str(Path(sys.executable).parent), os.environ["PATH"]])
         environment |= {"PATH": path, "PYTHONPATH": str(self.folder)}
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def _copied(source: str, target: str) -> None:
+    """Copy a file. A compiled module gets a second name: Python replaces such files, and never writes into them."""
+    if source.endswith(".pyc"):
+        with suppress(OSError):  # a folder of another file system
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
 
 
 def unfolded(text: str) -> str:
