@@ -15,8 +15,10 @@ pytest, a command imports all modules of the copy anew.
 from __future__ import annotations
 
 import gc
+import importlib
 import marshal
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -108,15 +110,12 @@ def serve(listening: socket.socket) -> None:
     import pytest  # noqa: F401
     import searches  # noqa: F401
 
-    import cnncc.binary.run
-    import cnncc.cli.main
-    import cnncc.driver.verify
-    import cnncc.estimate.explain  # noqa: F401
+    import cnncc
     from cnncc.mapper import cached_search
-    from cnncc.universe import PASSES
 
-    for factory in PASSES.values():
-        factory()
+    for module in pkgutil.walk_packages(cnncc.__path__, "cnncc."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     cached_search.ALONE_S = 3600.0  # other tests have the other processors
     known = _listed(Path.cwd())
     gc.collect()
