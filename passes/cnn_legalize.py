@@ -238,6 +238,7 @@ def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -
     for index, value in enumerate(concat.inputs):
         source = _source(value)
         alone = _follow(concat) or (source is value and _is_alone(value))
+        alone = alone and not (concat.pixels and _is_scaled_by_position(value))
         if source is None or source in placed or not _is_free(source) or not alone:
             concat.operands[index] = source = _copied(
                 value, concat, free_name(f"{value_key(concat)}.copy{index}", labels)
@@ -258,6 +259,12 @@ def _is_free(source: SSAValue) -> bool:
 def _is_alone(value: SSAValue) -> bool:
     """Whether nothing else reads a value, which is neither a concatenation nor a sum that streams past the array."""
     return isinstance(value.owner, ConvOp | PoolOp) and value.has_one_use()
+
+
+def _is_scaled_by_position(value: SSAValue) -> bool:
+    """Whether each position has a scale of its own: a commit counts positions, which follow each other then."""
+    steps = value.owner.steps if isinstance(value.owner, ConvOp | PoolOp) else None
+    return steps is not None and steps.data.per_position
 
 
 def _source(value: SSAValue) -> SSAValue | None:

@@ -17,9 +17,9 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.main_function import main_function
 from cnncc.numerics import Floats
-from cnncc.passes._onnx.layers import is_tensor_of
+from cnncc.passes._onnx.layers import MOST_BLOCK, is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
-from cnncc.passes._onnx.pixels import MOST_STEP, activated, in_turn
+from cnncc.passes._onnx.pixels import activated, in_turn
 from cnncc.passes._onnx.placement import hosted_operators
 from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, dims_of, ints
 from cnncc.weights import Array, WeightStore
@@ -167,7 +167,7 @@ class _Split:
         stride = self.axes[0].stride
         pads = [pad for axis in self.axes for part in axis.pixels for pad in (part.before, part.after)]
         whole = all(axis.stride == stride and axis.out % stride == 0 for axis in self.axes)
-        return stride if self.may_turn and whole and min(pads) >= 0 and 1 < stride <= MOST_STEP else None
+        return stride if self.may_turn and whole and min(pads) >= 0 and 1 < stride <= MOST_BLOCK else None
 
     def convolution(self, parts: Sequence[_Part], weights: Floats, bias: Floats) -> SSAValue:
         """n (k a b) h w: the pixels of these phases, a of rows and b of columns."""

@@ -17,9 +17,9 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.main_function import main_function
 from cnncc.passes._onnx.codes import codes_of
-from cnncc.passes._onnx.layers import is_tensor_of
+from cnncc.passes._onnx.layers import MOST_BLOCK, is_tensor_of
 from cnncc.passes._onnx.normalisation import constant_f32
-from cnncc.passes._onnx.pixels import MOST_STEP, activated, in_turn
+from cnncc.passes._onnx.pixels import activated, in_turn
 from cnncc.passes._onnx.placement import hosted_operators
 from cnncc.passes._onnx.replacement import NodeNames, Replacement, activations, dims_of
 from cnncc.passes._onnx.resizing import repeats
@@ -47,7 +47,7 @@ class _Moves:
         None where there are too many pixels, or where pixels have unequal shares of the convolution's groups.
         """
         pixels = self.step**2
-        if not 1 < self.step <= MOST_STEP or count % (pixels * group):
+        if not 1 < self.step <= MOST_BLOCK or count % (pixels * group):
             return None
         every = np.arange(count)
         channels = every.reshape(pixels, -1) if self.mode == "DCR" else every.reshape(-1, pixels).T
@@ -114,7 +114,7 @@ class _Rewriter:
         """Replace a Resize or Upsample by so many of its operand, with their pixels in turn, or by its operand."""
         image, step = node.operands[0], repeats(node, self.opset, self.store)
         of_bytes = codes_of(image.type) is not None and self.opset >= BYTES_OPSET
-        if step is None or step > MOST_STEP or not (of_bytes or is_tensor_of(image, f32)):
+        if step is None or step > MOST_BLOCK or not (of_bytes or is_tensor_of(image, f32)):
             return
         new = Replacement([node], self.store, self.names)
         new.finish(in_turn(new, [image] * step**2, step, node) if step > 1 else image)

@@ -69,7 +69,7 @@ def test_pixels_in_turn_take_no_more_macs(name: str, tmp_path: Path, monkeypatch
     text = f"g (float[2, 4, 5, 7] x) => (float[N, K, P, Q] y) {{ y = ConvTranspose <{attributes}> (x, w) }}"
     proto = model(text, w=noise(1, 4, 3, *kernel))
     in_turn = module_macs(rewritten(proto, tmp_path, OnnxConvTransposePass(), tolerance=1e-5))
-    monkeypatch.setattr(onnx_conv_transpose, "MOST_STEP", 1)
+    monkeypatch.setattr(onnx_conv_transpose, "MOST_BLOCK", 1)
     assert 0 < in_turn <= module_macs(rewritten(proto, tmp_path, OnnxConvTransposePass(), tolerance=1e-5))
 
 

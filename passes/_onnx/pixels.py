@@ -13,8 +13,6 @@ from xdsl.ir import SSAValue
 from cnncc.dialects.onnx import NodeOp
 from cnncc.passes._onnx.replacement import Replacement, dims_of
 
-MOST_STEP = 8  # images of which the pixels are in turn, by row and by column; of more, each would have little work
-
 
 def activated(new: Replacement, value: SSAValue, nodes: Sequence[NodeOp]) -> SSAValue:
     """What the activations `nodes` make of `value`, one after the other."""

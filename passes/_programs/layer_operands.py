@@ -39,6 +39,11 @@ class Operands:
         images = {home.image for name, home in homes.items() if name not in self.stages}
         self.image, self.residual_apart = max(images, default=0), len(images - {0}) > 1
         if layer.shape.per_position:
+            if "output" not in self.stages and layer.tensors.output.column > 1:
+                raise Refusal(
+                    f"layer {layer.label}: its columns lie apart in {layer.tensors.output.tensor}, but each position "
+                    f"has a scale of its own; cnn-legalize copies such parts"
+                )
             self.glb["output"] = self._output_by_position()
         taps = layer.shape.sizes.r * layer.shape.sizes.s
         self.weight_in_dram = self._weight(layer.shape.sizes.c * taps, 0)
