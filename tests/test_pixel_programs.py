@@ -222,7 +222,7 @@ def test_a_scale_for_each_position_beside_columns_that_lie_apart_is_refused(tmp_
         Rewriter.erase_op(op)
     with pytest.raises(Refusal) as refusal:
         compilation.run()
-    said = "its columns lie apart in d.glb, but each position has a scale of its own"
+    said = "requant.glb, but each position has a scale of its own"
     assert [said in finding.text for finding in refusal.value.findings] == [True] * 4
 
 
