@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cnncc.context import CompilerContext
 
 MOST_MACS = 300_000  # of a layer in the lists below: the brute force is to be quick
-MOST_BLOCKS = 5_000  # of the array for them, about: so is the machine
+MOST_STEPS = 5_000  # of the array for them, about: so is the machine
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ def fits(case: Case) -> bool:
     if min(case.output) < 1 or case.glb_words > (case.glb or 1 << 16):
         return False
     reuse = 4 if case.files == "large" else 1  # others: a macro-instruction a kernel row, or a part
-    return case.macs <= MOST_MACS and case.macs <= MOST_BLOCKS * reuse * prod(case.array)
+    return case.macs <= MOST_MACS and case.macs <= MOST_STEPS * reuse * prod(case.array)
 
 
 def pairs_of(point: Point) -> set[Pair]:

@@ -188,7 +188,7 @@ def execute_cores(binary: Binary, frames: int) -> str:
 
 def run_drawn_cores(kind: str, number: int, draw: Callable[[Garbler], Binary], monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw binaries of cores and run them: there is something of each outcome."""
-    monkeypatch.setattr("cnncc.machine.races.MOST_BLOCKS", STEPS)
+    monkeypatch.setattr("cnncc.machine.races.MOST_STEPS", STEPS)
     outcomes: Counter[str] = Counter()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

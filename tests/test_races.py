@@ -89,7 +89,7 @@ def test_a_token_that_never_comes(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cnncc.machine.races.MOST_BLOCKS", 20)
+    monkeypatch.setattr("cnncc.machine.races.MOST_STEPS", 20)
     program = assemble("loop count=30\nsignal semaphore=1 count=1\nend\nhalt")
     with pytest.raises(Trap, match="instruction 1 .* the race check's limit of 20 instructions is exceeded"):
         races(program, load_arch(str(array_file(tmp_path, "4x4"))))
