@@ -178,8 +178,11 @@ class Tensor:
         if self.memory not in get_args(Memory) or self.role not in get_args(Role):
             raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
         words = 0 if self.memory == "host" else self.words  # the host's values may have any shape
-        if self.at < -1 or min(words, self.offset, self.image, self.plane, self.pitch, self.column) < 0:
+        steps = self.offset, self.image, self.plane, self.pitch, self.column
+        if self.at < -1 or min(words, *steps) < 0:
             raise ValueError(f"tensor {self.name}: words, places and steps are not negative")
+        if max(steps) >= 1 << 32:
+            raise ValueError(f"tensor {self.name}: offset, image, plane, pitch and column are of 32 bits, as addresses")
         if max(map(abs, (self.zero, *self.clamp))) > 1 << 31:
             raise ValueError(f"tensor {self.name}: zero {self.zero} and clamp {list(self.clamp)} are of 32 bits")
 

@@ -132,6 +132,15 @@ def test_isa_container_names_the_file_of_wrong_entries(tmp_path: Path) -> None:
         binary_to_module(load(path))
 
 
+@pytest.mark.parametrize("key", ["offset", "image", "plane", "pitch", "column"])
+@pytest.mark.parametrize("wrong", ["x", -1, 1 << 32, 1 << 63])
+def test_isa_container_refuses_parts_that_lie_nowhere(key: str, wrong: object) -> None:
+    part = {"memory": "dram", "of": "x", key: wrong}
+    entry = {"name": "part", "at": 88, "words": 4, "shape": [1, 1, 2, 2], "part": part}
+    with pytest.raises(Refusal, match=r"^manifest\.json: buffers: .* is no buffer"):
+        binary_to_module(replace(conv_binary(), metadata={"buffers": [entry]}))
+
+
 def test_isa_container_tensors_follow_the_weights() -> None:
     """Rule MEM-2: 72 + 16 words of weights, then x, r, y, z."""
     binary = conv_binary()

@@ -125,6 +125,11 @@ array.tensor x, memory glb, words 3, at -2
 
 // -----
 
+// CHECK: tensor x: offset, image, plane, pitch and column are of 32 bits, as addresses
+array.tensor x, memory glb, words 3, part_of whole, column 4294967296
+
+// -----
+
 // CHECK: tensor x: 12 words are not its shape [3, 5]
 array.tensor x, memory glb, words 12, shape [3, 5]
 
