@@ -98,9 +98,8 @@ class NestGroupPass(ModulePass):
             return
         chosen = [self._of(group) for group in _chosen(op)]
         given = [self._of(group) for group in (read_schedule(self.schedule).groups if self.schedule else ())]
-        # `_whole` would refuse a group that fits in strips alone. The layers beside it are prefetched as before.
-        if given and mark_of(op) and not any(each.columns for each in given):
-            _prefetch(op, [each._whole(op) for each in given], marked_array(op, self.arch, self.name))
+        if given and mark_of(op):
+            _prefetch(op, [each._plan(op) for each in (*chosen, *given)], marked_array(op, self.arch, self.name))
         for each in (*chosen, *given):
             each._apply(op)
 
@@ -120,23 +119,34 @@ class NestGroupPass(ModulePass):
     def _make(self, op: ModuleOp) -> None:
         with self._named():
             layers, arch, places = self._members(op)
-            if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
-                _build(self._label, self._planned(layers, arch, places, layers), arch)
-                return
-            rolled = may_roll(layers, {layer: _streamed(layer, layers) for layer in layers})
-            strips, plans = split_columns(layers, self.columns, rolled), list[LayerGroup]()
-            everywhere = [layer for _, strip in strips for layer in strip]
-            for run, strip in strips:
-                with refusals_of(f"strip {run.number}"):
-                    plans.append(self._planned(strip, arch, places, everywhere))
-            for (run, _), planned in zip(strips, plans, strict=True):
-                _build(strip_name(self._label, run.number, run.length), planned, arch)
+            parts = self._strips(layers, arch, places) if self._has_strips(layers) else []
+            for part in parts or [replace(self._planned(layers, arch, places, layers), label=self._label)]:
+                _build(part, arch)
 
-    def _whole(self, op: ModuleOp) -> LayerGroup:
-        """The group without strips, which is not made yet."""
+    def _plan(self, op: ModuleOp) -> LayerGroup:
+        """The group, which is not made yet."""
         with self._named():
             layers, arch, places = self._members(op)
-            return self._planned(layers, arch, places, layers)
+            if not self._has_strips(layers):
+                return self._planned(layers, arch, places, layers)
+            copied, *_ = self._members(op.clone())
+            strips = self._strips(copied, arch, places)
+            # What comes for the next layer comes in the last strip.
+            return replace(strips[-1], layers=tuple(layers), strips=tuple(strips))
+
+    def _has_strips(self, layers: Sequence[LayerOp]) -> bool:
+        return 0 < self.columns < image_shape(layers[-1].result.type)[3]
+
+    def _strips(self, layers: Sequence[LayerOp], arch: Arch | None, places: Sequence[int]) -> list[LayerGroup]:
+        """The group of each strip, or of strips that are alike. Their layers take the place of those of all columns."""
+        rolled = may_roll(layers, {layer: _streamed(layer, layers) for layer in layers})
+        strips, plans = split_columns(layers, self.columns, rolled), list[LayerGroup]()
+        everywhere = [layer for _, strip in strips for layer in strip]
+        for run, strip in strips:
+            with refusals_of(f"strip {run.number}"):
+                planned = self._planned(strip, arch, places, everywhere)
+                plans.append(replace(planned, label=strip_name(self._label, run.number, run.length)))
+        return plans
 
     @property
     def _labels(self) -> list[str]:
@@ -321,9 +331,9 @@ def _named(op: Operation) -> str:
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is no layer,"
 
 
-def _build(label: str, planned: LayerGroup, arch: Arch | None) -> None:
+def _build(planned: LayerGroup, arch: Arch | None) -> None:
     """Move the layers into a group where the last one stands."""
-    group = group_op(label, planned)
+    group = group_op(planned.label, planned)
     follows = _next_layer(group)
     # What is prefetched stands behind the transfers at the head of the group, and lies beside its rings and buffers.
     if follows is not None and not (planned.has_head and (arch is None or _has_room(follows, planned, arch))):
