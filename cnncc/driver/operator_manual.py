@@ -38,6 +38,8 @@ These limits hold for every node on the array:
   the strides differ, are above 8, or do not divide rows and columns, the host does.
 - A Resize or Upsample that repeats each pixel, in squares of 2 to 8 rows and columns, becomes a DepthToSpace of its
   input so often. A Conv before a DepthToSpace becomes a Conv for each pixel of a square.
+- A Conv of f32 after a SpaceToDepth becomes a Conv of the image before it. So does one after a Concat of slices, as in
+  YOLOv5's Focus, or after a Transpose between two Reshapes that are a SpaceToDepth.
 - An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 

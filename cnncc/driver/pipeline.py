@@ -161,7 +161,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     return (
         # The order matters: later passes look for constants and for direct neighbours. fold-qdq leaves floats to the
         # passes behind it. fold-affine makes what fold-batch-norm folds, also into a ConvTranspose. split-sum makes
-        # values to be calibrated. pixels-in-turn would take what conv-transpose leaves to the host for a PixelShuffle.
+        # values to be calibrated. space-to-depth looks for a Conv right behind, whose Pad fold-pad has folded.
+        # pixels-in-turn would take what conv-transpose leaves to the host for a PixelShuffle.
         Step("onnx", "onnx-fold-constants"),
         Step("onnx", "onnx-remove-identity"),
         Step("onnx", "onnx-concat-codes"),
@@ -171,6 +172,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
         Step("onnx", "onnx-fold-pad"),
+        Step("onnx", "onnx-space-to-depth"),
         Step("onnx", "onnx-pad-to-conv"),
         Step("onnx", "onnx-fold-transpose"),
         Step("onnx", "onnx-split-sum"),

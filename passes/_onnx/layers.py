@@ -419,18 +419,23 @@ def _slice(node: NodeOp, store: WeightStore) -> Layer:
     """Channels of rank 2 to 4, or every n-th row and column from the first one on. Bounds are constant."""
     dims = shape(node.operands[0].type)
     require(2 <= len(dims) <= 4, f"input 0 has rank {len(dims)}, not 2 to 4")
-    starts, ends = _bounds(node, "starts", 1, (), store), _bounds(node, "ends", 2, (), store)
-    axes = _bounds(node, "axes", 3, range(len(starts)), store)
-    steps = _bounds(node, "steps", 4, [1] * len(starts), store)
-    cut = {axis % len(dims): slice(*bounds) for axis, *bounds in zip(axes, starts, ends, steps, strict=True)}
-    # As in ONNX, bounds may count from the end, or lie beyond it.
-    kept = {axis: range(*bounds.indices(dims[axis])) for axis, bounds in cut.items()}
-    if any(step != 1 for step in steps):
+    kept = kept_by_slice(node, dims, store)
+    if any(indices.step != 1 for indices in kept.values()):
         return _subsampling(kept, dims)
     others = [axis for axis, indices in kept.items() if axis != 1 and len(indices) < dims[axis]]
     require(not others, f"it cuts axes {others}, not channels alone")
     channels = kept.get(1, range(dims[1]))
     return SliceLayer(channels.start, len(channels))
+
+
+def kept_by_slice(node: NodeOp, dims: Sequence[int], store: WeightStore) -> dict[int, range]:
+    """What a Slice of a value of these dims keeps of its axes. Raises StaysOnHost if bounds are computed."""
+    starts, ends = _bounds(node, "starts", 1, (), store), _bounds(node, "ends", 2, (), store)
+    axes = _bounds(node, "axes", 3, range(len(starts)), store)
+    steps = _bounds(node, "steps", 4, [1] * len(starts), store)
+    cut = {axis % len(dims): slice(*bounds) for axis, *bounds in zip(axes, starts, ends, steps, strict=True)}
+    # As in ONNX, bounds may count from the end, or lie beyond it.
+    return {axis: range(*bounds.indices(dims[axis])) for axis, bounds in cut.items()}
 
 
 def _subsampling(kept: Mapping[int, range], dims: Sequence[int]) -> Layer:
