@@ -17,9 +17,8 @@ from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, node_of
 from cnncc.errors import Refusal
 from cnncc.main_function import main_function
-from cnncc.passes._onnx.layers import StaysOnHost, is_tensor_of, kept_by_slice
+from cnncc.passes._onnx.layers import MOST_BLOCK, StaysOnHost, is_tensor_of, kept_by_slice
 from cnncc.passes._onnx.normalisation import constant_f32
-from cnncc.passes._onnx.pixels import MOST_STEP
 from cnncc.passes._onnx.placement import hosted_operators
 from cnncc.passes._onnx.replacement import NodeNames, Replacement, dims_of, ints
 from cnncc.passes._onnx.windows import MOST_SIDE
@@ -169,7 +168,7 @@ def _rewrite(conv: NodeOp, store: WeightStore, names: NodeNames, hosted: set[str
         return
     step, sides = moves.step, dims_of(moves.image)[ROWS:]
     pads = [step * pad for pad in conv.ints_attr("pads", (0, 0, 0, 0))]
-    if not 1 < step <= MOST_STEP or max(np.add(sides, np.add(pads[:2], pads[2:]))) > MOST_SIDE:
+    if not 1 < step <= MOST_BLOCK or max(np.add(sides, np.add(pads[:2], pads[2:]))) > MOST_SIDE:
         return
     new = Replacement([*moves.nodes, conv], store, names)
     every = weights[:, moves.channels]  # k i j c r s
