@@ -266,6 +266,11 @@ def _depth_to_space(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return result
 
 
+def _space_to_depth(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    x, side = inputs[0], attributes["blocksize"]
+    return np.concatenate([x[:, :, row::side, col::side] for row, col in np.ndindex(side, side)], axis=1)
+
+
 OPERATORS: dict[str, Operator] = {
     "Conv": _conv_float,
     "MaxPool": _max_pool,
@@ -298,6 +303,7 @@ OPERATORS: dict[str, Operator] = {
     "Transpose": lambda inputs, attributes: inputs[0].transpose(attributes["perm"]),
     "Concat": lambda inputs, attributes: np.concatenate(inputs, attributes["axis"]),
     "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
     "MatMul": lambda inputs, _: inputs[0] @ inputs[1],
     "Gemm": _gemm,
     "QuantizeLinear": _quantize,

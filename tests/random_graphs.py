@@ -6,6 +6,7 @@ that graphs are deep when they shrink), its attributes such that ONNX allows the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -161,17 +162,17 @@ def _groups(graph: Graph, channels: int) -> tuple[int, int]:
     return group, group * graph.number(1, max(1, min(9 // group, 9)))
 
 
-def convolution(graph: Graph) -> tuple[str, Dims, Dims, dict[str, Any]]:
-    """The input, the shapes of weights and result, and the attributes."""
-    x = graph.value(4)
+def convolution(graph: Graph, x: str = "") -> tuple[str, Dims, Dims, dict[str, Any]]:
+    """The input, `x` if given, the shapes of weights and result, and the attributes."""
+    x = x or graph.value(4)
     n, c, *_ = graph.dims[x]
     group, k = _groups(graph, c)
     image, attributes = window(graph, x, dilated=True, most_pad=3)
     return x, (k, c // group, *attributes["kernel_shape"]), (n, k, *image), {"group": group, **attributes}
 
 
-def _conv(graph: Graph) -> None:
-    x, shape, dims, attributes = convolution(graph)
+def _conv(graph: Graph, x: str = "") -> None:
+    x, shape, dims, attributes = convolution(graph, x)
     inputs = [x, graph.constant(graph.normal(shape, 1 / math.sqrt(math.prod(shape[1:]))))]
     if graph.yes():
         inputs.append(graph.constant(graph.normal(shape[:1])))
@@ -377,9 +378,46 @@ def _on_host(graph: Graph) -> None:
             graph.add("Sigmoid", [x], graph.dims[x])
 
 
+def _squares(graph: Graph) -> None:
+    """A convolution whose channels are the pixels of squares of an image."""
+    images = {name: dims for name, dims in reversed(graph.dims.items()) if len(dims) == 4}
+    squares = [
+        (name, step)
+        for (name, (_, c, h, w)), step in itertools.product(images.items(), (2, 3))
+        if h % step == w % step == 0 and c * step**2 <= MOST_CHANNELS
+    ]
+    if not squares:
+        return
+    x, step = graph.one(squares)
+    n, c, h, w = graph.dims[x]
+    dims = (n, c * step**2, h // step, w // step)
+    match graph.one(["SpaceToDepth", "SpaceToDepth", "Slice", "Transpose"]):
+        case "SpaceToDepth":
+            parts = list[str]()
+            moved = graph.add("SpaceToDepth", [x], dims, blocksize=step)
+        case "Slice":
+            parts = [_every_nth(graph, x, at, step) for at in np.ndindex(step, step)]
+            moved = graph.add("Concat", parts, dims, axis=1)
+        case _:
+            split = graph.constant(np.array([n, c, h // step, step, w // step, step]))
+            perm = [0, *graph.one([(1, 3, 5), (3, 5, 1)]), 2, 4]
+            parts = [graph.add("Reshape", [x, split], ())]
+            parts.append(graph.add("Transpose", parts, (), perm=perm))
+            moved = graph.add("Reshape", [parts[-1], graph.constant(np.array(dims))], dims)
+    for part in parts:
+        del graph.dims[part]
+    _conv(graph, moved)
+
+
+def _every_nth(graph: Graph, x: str, first: Sequence[int], step: int) -> str:
+    """Every n-th row and column from the first ones on."""
+    bounds = [graph.constant(np.array(numbers)) for numbers in (first, (2**31 - 1,) * 2, (2, 3), (step,) * 2)]
+    return graph.add("Slice", [x, *bounds], ())
+
+
 ON_IMAGES = (
     _conv, _conv, _conv, _max_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle, _shuffle, _pad,
-    _shortcut, _gate, _pixels,
+    _shortcut, _gate, _pixels, _squares,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _product, _affine, _flat, _on_host)

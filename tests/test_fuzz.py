@@ -167,7 +167,7 @@ def test_float64_agrees_with_onnxruntime() -> None:
     """Node by node, of graphs that together have every operator."""
     seen: set[str] = set()
     for family, draw in fuzz.FAMILIES.items():
-        for index in range(120):
+        for index in range(200):
             net = draw(Seeded(2, index))
             if (known := loaded(net)) is None:
                 continue
