@@ -46,10 +46,10 @@ class _Moves:
         return len(self.channels)
 
     def is_whole(self) -> bool:
-        """Whether the image is whole squares, and its pixels are all channels of the result."""
-        n, c, h, w = dims_of(self.nodes[-1].results[0])
+        """Whether the image is whole squares, with all its pixels among those that move."""
+        n, _, h, w = dims_of(self.nodes[-1].results[0])
         step, _, of_image = self.channels.shape
-        return static_shape(self.image) == (n, of_image, h * step, w * step) and self.channels.size == c
+        return static_shape(self.image) == (n, of_image, h * step, w * step)
 
     def is_read_by(self, conv: NodeOp) -> bool:
         """Whether `conv` alone reads what the nodes make, once."""
@@ -129,14 +129,8 @@ def _strided(node: NodeOp, store: WeightStore) -> dict[int, range] | None:
     except (StaysOnHost, Refusal, ValueError):
         return None
     cut = {axis: indices for axis, indices in kept.items() if indices != range(dims[axis])}
-    every = all(_is_every_nth(indices, dims[axis]) for axis, indices in cut.items())
+    every = all(indices == range(indices.start, dims[axis], indices.step) for axis, indices in cut.items())
     return cut if every and cut.keys() <= {ROWS, COLS} else None
-
-
-def _is_every_nth(indices: range, size: int) -> bool:
-    """Whether these are every n-th of `size`, equally many from each of the first n on."""
-    step = indices.step
-    return 0 <= indices.start < step and size % step == 0 and indices == range(indices.start, size, step)
 
 
 def _transposed(nodes: Sequence[NodeOp]) -> _Moves | None:

@@ -101,6 +101,15 @@ def test_slices_of_columns_share_those_of_rows(tmp_path: Path) -> None:
     assert operators(f"{crop} {body} {CONV}", tmp_path, "2, 3, 9, 12", **arrays) == ["Slice", "Conv"]
 
 
+def test_the_image_may_be_every_second_row_or_channel(tmp_path: Path) -> None:
+    body, constants = sliced(SQUARES)
+    for axis, size in (("rows", "2, 3, 16, 12"), ("one", "2, 5, 8, 12")):
+        first = f"z = Slice (x, i0, end, {axis}, step) "
+        arrays = {"one": np.int64([1]), **constants, **ARRAYS}
+        names = operators(f"{first} {body.replace('(x', '(z')} {CONV}", tmp_path, size, **arrays)
+        assert names == ["Slice", "Conv"]
+
+
 def test_one_after_the_other(tmp_path: Path) -> None:
     body = """a = SpaceToDepth <blocksize = 2> (x) b = Conv <auto_pad = "NOTSET"> (a, w) c = Relu (b)
       d = SpaceToDepth <blocksize = 2> (c) y = Conv (d, v)"""
