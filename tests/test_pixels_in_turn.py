@@ -67,6 +67,11 @@ CASES = {
     "of one convolution and its Relu, three by three": (
         [conv("c", "w9"), node("Relu", ["c"], ["r"]), up("r", 3)], 9, 1,
     ),
+    "of each channel": ([conv("c", "w8"), up("c", 2, mode="CRD")], 4, 1),
+    "of each channel, of two convolutions behind pools": (
+        [conv("a", "w8"), conv("b", "w8"), node("Concat", ["a", "b"], ["c"], axis=1),
+         node("MaxPool", ["c"], ["m"], kernel_shape=[2, 2]), up("m", 2, mode="CRD")], 4, 2,
+    ),
     "of an input": ([node("Concat", ["x"] * 4, ["c"], axis=1), up("c", 2)], 4, 1),
     "of a concatenation that others read": (
         [*parts(4), up("c", 2), node("MaxPool", ["c"], ["z"], kernel_shape=[2, 2])], 4, 2,
@@ -131,7 +136,6 @@ def test_pixels_in_turn_share_a_scale() -> None:
     ("nodes", "reason"),
     [
         ([conv("c", "w81"), up("c", 9)], "blocksize = 9: the array takes up to 8 * 8 values in turn"),
-        ([conv("c", "w8"), up("c", 2, mode="CRD")], "mode = CRD: the array puts channels that follow each other"),
         (
             [conv("c", "w8"), node("Sigmoid", ["c"], ["s"]), up("s", 2, "u"), node("Relu", ["u"], ["r"]),
              node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2])],
@@ -192,6 +196,7 @@ CODES = {
     ],
     "of another scale behind": [*CONVS, *REALS, OF_REALS, up("c", 2, "u"), quantised("u", "y", "t")],
     "of one convolution": [of_codes("p"), dequantised("p", "c"), up("c", 2, "u"), quantised("u", "y")],
+    "of each channel": [of_codes("p"), dequantised("p", "c"), up("c", 2, "u", mode="CRD"), quantised("u", "y")],
 }  # fmt: skip
 
 

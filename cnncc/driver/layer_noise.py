@@ -226,6 +226,8 @@ def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubl
         case ShuffleLayer():
             return x.swapaxes(1, 2)
         case PixelsLayer():
-            return pixels_in_turn(np.split(x, layer.block**2, axis=1), layer.block, layer.block)
+            count = layer.block**2
+            parts = [x[:, at::count] for at in range(count)] if layer.by_channel else np.split(x, count, axis=1)
+            return pixels_in_turn(parts, layer.block, layer.block)
         case _:
             return x

@@ -114,6 +114,9 @@ def lower_pixels(builder: CnnBuilder, node: NodeOp, layer: PixelsLayer, label: s
     source, side = builder.nchw(node.operands[0], f"{label}.in"), IntegerAttr(layer.block, i64)
     n, k, h, w = shape(node.results[0].type)
     part = n, k, h // layer.block, w // layer.block
+    if layer.by_channel and k > 1:
+        shuffled, groups = builder.names.free(f"{label}.shuffle"), {"groups": IntegerAttr(k, i64)}
+        source = builder.emit(ShuffleOp, [source], builder.operand, shape(source.type), shuffled, groups)
     parts = [
         builder.emit(
             SliceOp, [source], builder.operand, part, builder.names.free(f"{label}.part{index}"),

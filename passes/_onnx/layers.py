@@ -116,10 +116,12 @@ class ShuffleLayer:
 class PixelsLayer:
     """Channels in `block` * `block` parts, one after the other, as the pixels of larger images in turn.
 
-    Pixel h * block + i, w * block + j of the result is pixel h, w of part i * block + j.
+    Pixel h * block + i, w * block + j of the result is pixel h, w of part i * block + j. by_channel: the pixels of each
+    channel follow each other first, not the channels of each part.
     """
 
     block: int
+    by_channel: bool = False
 
 
 Layer = (
@@ -454,15 +456,15 @@ def _bounds(node: NodeOp, name: str, index: int, default: Sequence[int], store: 
 
 
 def _depth_to_space(node: NodeOp, store: WeightStore) -> Layer:
-    """mode = DCR, the default. blocksize up to 8."""
+    """blocksize up to 8."""
     block, mode, dims = node.int_attr("blocksize", 0), node.str_attr("mode", "DCR"), shape(node.operands[0].type)
-    require(mode == "DCR", f"mode = {mode}: the array puts channels that follow each other in turn, as DCR does")
+    require(mode in ("DCR", "CRD"), f"mode = {mode} is neither DCR nor CRD")
     is_whole = len(dims) == len("nchw") and block > 0 and dims[1] % (block * block) == 0
     require(is_whole, f"blocksize = {block} does not divide the channels of {dims}")
     require(
         block <= MOST_BLOCK, f"blocksize = {block}: the array takes up to {MOST_BLOCK} * {MOST_BLOCK} values in turn"
     )
-    return PixelsLayer(block) if block > 1 else ReshapeLayer()
+    return PixelsLayer(block, mode == "CRD") if block > 1 else ReshapeLayer()
 
 
 def _reshape(node: NodeOp, store: WeightStore) -> Layer:
