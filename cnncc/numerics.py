@@ -53,10 +53,14 @@ def dequantise(q: Ints, scale: float, zero: int) -> Floats:
 
 
 def requantise(acc: Ints, scale: Floats, zero: int, lo: int, hi: int, slope: float = 1.0) -> Ints:
-    """sat(rne(f32(acc) * scale) + zero), negative products times `slope`; `scale` broadcasts against `acc`."""
-    product = acc.astype(np.float32) * scale
-    if slope != 1:
-        product = np.where(product < 0, product * np.float32(slope), product)
+    """sat(rne(f32(acc) * scale) + zero), negative products times `slope`; `scale` broadcasts against `acc`.
+
+    Products beyond f32 are infinite, and saturate.
+    """
+    with np.errstate(over="ignore"):
+        product = acc.astype(np.float32) * scale
+        if slope != 1:
+            product = np.where(product < 0, product * np.float32(slope), product)
     return saturate(np.rint(product).astype(np.float64) + zero, lo, hi)
 
 

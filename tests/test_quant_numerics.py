@@ -65,6 +65,12 @@ def test_quant_numerics_requantise_rounds_the_sum_to_24_bits_first() -> None:
     assert requantise(acc, np.float32([2.0**-16]), 0, *integer_range(16)).tolist() == [256, 32767, -32768]
 
 
+def test_quant_numerics_requantise_saturates_beyond_f32() -> None:
+    acc = np.array([200, 0, -200])
+    assert requantise(acc, np.float32([3e38]), 0, -128, 127).tolist() == [127, 0, -128]
+    assert requantise(acc, np.float32([1e38]), 0, -128, 127, slope=1e38).tolist() == [127, 0, -128]
+
+
 @given(st.integers(-(2**31), 2**31 - 1), st.floats(2.0**-30, 2.0**10, width=32), st.integers(-128, 127))
 def test_quant_numerics_requantise_is_its_formula(acc: int, scale: float, zero: int) -> None:
     product = round_to_f32(Fraction(round_to_f32(Fraction(acc))) * Fraction(scale))
