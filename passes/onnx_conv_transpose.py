@@ -56,19 +56,19 @@ class _Axis:
         return range(phase, self.taps, self.stride)[::-1]
 
     @property
-    def parts(self) -> list[_Part]:
+    def parts(self) -> list[_Phases]:
         """The parts of all phases, one for those that have equally many taps."""
         together = groupby(range(self.stride), lambda phase: len(self.taps_of(phase)))
-        return [_Part(self, [*phases], self.first, self.count) for _, phases in together]
+        return [_Phases(self, [*phases], self.first, self.count) for _, phases in together]
 
     @property
-    def pixels(self) -> list[_Part]:
+    def pixels(self) -> list[_Phases]:
         """A part for output pixels i, i + stride and so on, for each i below the stride."""
         return [self._pixels_from(i) for i in range(self.stride)]
 
-    def _pixels_from(self, i: int) -> _Part:
+    def _pixels_from(self, i: int) -> _Phases:
         first, phase = divmod(i + self.pad, self.stride)
-        return _Part(self, [phase], first, self.out // self.stride)
+        return _Phases(self, [phase], first, self.out // self.stride)
 
     @property
     def first(self) -> int:
@@ -88,7 +88,7 @@ class _Axis:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Phases:
     """What one convolution computes of an axis: y[m, a] of phases a that have equally many taps.
 
     first, count: from which m on, and of how many.
@@ -169,7 +169,7 @@ class _Split:
         whole = all(axis.stride == stride and axis.out % stride == 0 for axis in self.axes)
         return stride if self.may_turn and whole and min(pads) >= 0 and 1 < stride <= MOST_BLOCK else None
 
-    def convolution(self, parts: Sequence[_Part], weights: Floats, bias: Floats) -> SSAValue:
+    def convolution(self, parts: Sequence[_Phases], weights: Floats, bias: Floats) -> SSAValue:
         """n (k a b) h w: the pixels of these phases, a of rows and b of columns."""
         rows, cols = (np.array(part.taps) for part in parts)
         every = weights[..., rows[:, :, None, None], cols[None, None]]  # g c k a r b s
@@ -252,9 +252,8 @@ class OnnxConvTransposePass(ModulePass):
         %5 = onnx.node "Concat"(%1, %2, %3, %4) {axis = 1}      : … -> tensor<1x12x5x7xf32>
         %0 = onnx.node "DepthToSpace"(%5) {blocksize = 2}       : … -> tensor<1x3x10x14xf32>
 
-    Other nodes leave the pixels to the host: those of different strides or of more than 8, those whose strides do not
-    divide the output's rows and columns, those whose pads take more than some convolution gives, and all where the host
-    has DepthToSpace. Pixels that use
+    Other nodes leave the pixels to the host. Their strides differ or are above 8, or do not divide the output's rows
+    and columns. Or their pads take more than some convolution gives, or the host has DepthToSpace. Pixels that use
     equally many taps are the channels of one convolution then, and pixels beyond the output are cut off. So a kernel of
     2x2 with strides of 1 and 2 is one convolution with twice the channels:
 

@@ -30,7 +30,7 @@ BYTES_OPSET = 11  # before, onnxruntime's DepthToSpace takes floats alone
 
 
 @dataclass(frozen=True)
-class _Moves:
+class _ToSpace:
     """Nodes that make pixels of channels: a DepthToSpace, or a Transpose between two Reshapes.
 
     - step: how many rows and columns become of each
@@ -55,13 +55,13 @@ class _Moves:
         return channels if (channels // (count // group) == groups).all() else None
 
 
-def _moves(value: SSAValue) -> _Moves | None:
+def _moves(value: SSAValue) -> _ToSpace | None:
     """The nodes which alone read `value`, and make pixels of its channels."""
     nodes = _readers(value)
     kinds = [node.op_type.data for node in nodes]
     if kinds[:1] == ["DepthToSpace"]:
         step, mode = nodes[0].int_attr("blocksize", 1), nodes[0].str_attr("mode", "DCR")
-        return _Moves(nodes[:1], step, mode) if mode in ("DCR", "CRD") else None
+        return _ToSpace(nodes[:1], step, mode) if mode in ("DCR", "CRD") else None
     return _transposed(value, nodes) if kinds == ["Reshape", "Transpose", "Reshape"] else None
 
 
@@ -77,7 +77,7 @@ def _readers(value: SSAValue) -> list[NodeOp]:
     return nodes
 
 
-def _transposed(value: SSAValue, nodes: Sequence[NodeOp]) -> _Moves | None:
+def _transposed(value: SSAValue, nodes: Sequence[NodeOp]) -> _ToSpace | None:
     """A Reshape, a Transpose and a Reshape, as PyTorch writes them for a PixelShuffle."""
     (n, c, h, w), split, result = dims_of(value), static_shape(nodes[0].results[0]), static_shape(nodes[2].results[0])
     if split is None or result is None or len(result) != len("nchw"):
@@ -88,9 +88,9 @@ def _transposed(value: SSAValue, nodes: Sequence[NodeOp]) -> _Moves | None:
     if result != (n, k, h * step, w * step):
         return None
     if split == (n, k, step, step, h, w) and order == (0, 1, 4, 2, 5, 3):
-        return _Moves(nodes, step, "CRD")
+        return _ToSpace(nodes, step, "CRD")
     if split == (n, step, step, k, h, w) and order == (0, 3, 4, 1, 5, 2):
-        return _Moves(nodes, step, "DCR")
+        return _ToSpace(nodes, step, "DCR")
     return None
 
 

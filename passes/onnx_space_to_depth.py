@@ -29,7 +29,7 @@ ROWS, COLS = 2, 3  # axes of n c h w
 
 
 @dataclass(frozen=True)
-class _Moves:
+class _ToDepth:
     """Nodes that make channels of the pixels of an image, of each square of them.
 
     - nodes: each behind those that it reads
@@ -57,7 +57,7 @@ class _Moves:
         return users <= {conv, *self.nodes} and self.nodes[-1].results[0].has_one_use()
 
 
-def _moves(value: SSAValue, store: WeightStore) -> _Moves | None:
+def _moves(value: SSAValue, store: WeightStore) -> _ToDepth | None:
     """The nodes that make `value`, an image n c h w, of the pixels of another one."""
     if node := node_of(value, "SpaceToDepth"):
         return _space_to_depth(node)
@@ -69,14 +69,14 @@ def _moves(value: SSAValue, store: WeightStore) -> _Moves | None:
     return _transposed([first, turned, last]) if first and turned and last else None
 
 
-def _space_to_depth(node: NodeOp) -> _Moves | None:
+def _space_to_depth(node: NodeOp) -> _ToDepth | None:
     step, channels = node.int_attr("blocksize", 1), dims_of(node.results[0])[1]
     if step < 1 or channels % step**2:
         return None
-    return _Moves([node], node.operands[0], np.arange(channels).reshape(step, step, -1))
+    return _ToDepth([node], node.operands[0], np.arange(channels).reshape(step, step, -1))
 
 
-def _slices(concat: NodeOp, store: WeightStore) -> _Moves | None:
+def _slices(concat: NodeOp, store: WeightStore) -> _ToDepth | None:
     """A Concat of every n-th row and column, from each of the first n ones on."""
     parts = [_pixels(value, store) for value in concat.operands]
     images, steps = {part.image for part in parts}, {part.step for part in parts}
@@ -91,7 +91,7 @@ def _slices(concat: NodeOp, store: WeightStore) -> _Moves | None:
     c = dims_of(concat.results[0])[1] // step**2
     first = np.array([places.index(place) * c for place in squares]).reshape(step, step, 1)
     nodes = dict.fromkeys(node for part in parts for node in part.nodes)
-    return _Moves([*nodes, concat], image, first + np.arange(c))
+    return _ToDepth([*nodes, concat], image, first + np.arange(c))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _strided(node: NodeOp, store: WeightStore) -> dict[int, range] | None:
     return cut if every and cut.keys() <= {ROWS, COLS} else None
 
 
-def _transposed(nodes: Sequence[NodeOp]) -> _Moves | None:
+def _transposed(nodes: Sequence[NodeOp]) -> _ToDepth | None:
     """A Reshape to n c h i w j, a Transpose and a Reshape, as PyTorch writes them for a PixelUnshuffle."""
     first, turned, last = nodes
     image, order = first.operands[0], turned.ints_attr("perm", ())
@@ -144,7 +144,7 @@ def _transposed(nodes: Sequence[NodeOp]) -> _Moves | None:
     if (order[:1], sorted(front), order[4:]) != ((0,), [1, 3, 5], (2, 4)) or prod(split) != prod((n, channels, h, w)):
         return None
     numbers = np.arange(channels).reshape([split[axis] for axis in front])
-    return _Moves(nodes, image, numbers.transpose([front.index(axis) for axis in (3, 5, 1)]))
+    return _ToDepth(nodes, image, numbers.transpose([front.index(axis) for axis in (3, 5, 1)]))
 
 
 def _rewrite(conv: NodeOp, store: WeightStore, names: NodeNames, hosted: set[str]) -> None:

@@ -34,7 +34,7 @@ def repeats(node: NodeOp, opset: int, store: WeightStore) -> int | None:
     given = [factors[axis] for axis in node.ints_attr("axes", range(len(x)))] if scales else []
     if modes != ("nearest", "stretch") or scales != given:
         return None
-    return step if all(_Axis(size, step).is_repeated(node, opset) for size in x[2:]) else None
+    return step if all(_Side(size, step).is_repeated(node, opset) for size in x[2:]) else None
 
 
 def _scales(node: NodeOp, opset: int, store: WeightStore) -> Sequence[float] | None:
@@ -50,7 +50,7 @@ def _scales(node: NodeOp, opset: int, store: WeightStore) -> Sequence[float] | N
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _Side:
     """Rows or columns: `size` of them become step * size."""
 
     size: int

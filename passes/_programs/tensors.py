@@ -180,22 +180,27 @@ def parts(block: Block) -> dict[SSAValue, PartOf]:
                 at += count // images * own
             elif isinstance(source(operand).owner, SliceOp):
                 raise Refusal(f"'{value_key(op) or op.name}' has a slice as operand; cnn-legalize copies such operands")
-            elif op.interleaved is not None or op.pixels:
-                if image_shape(source(operand).type) != image_shape(operand.type):
-                    what = f"'{value_key(op) or op.name}' interleaves the {'pixels' if op.pixels else 'channels'}"
-                    raise Refusal(f"{what} of a reshape; cnn-legalize copies such operands")
-                if op.pixels:
-                    down, across = op.pixels
-                    first = at // across * cols + at % across
-                    parts[source(operand)] = PartOf(op.result, first, rows * cols, down * cols, column=across)
-                    at += 1
-                else:
-                    parts[source(operand)] = PartOf(op.result, at, len(op.inputs) * rows * cols)
-                    at += rows * cols
+            elif op.pixels:
+                _check_image(op, operand, "pixels")
+                down, across = op.pixels
+                first = at // across * cols + at % across
+                parts[source(operand)] = PartOf(op.result, first, rows * cols, down * cols, column=across)
+                at += 1
+            elif op.interleaved is not None:
+                _check_image(op, operand, "channels")
+                parts[source(operand)] = PartOf(op.result, at, len(op.inputs) * rows * cols)
+                at += rows * cols
             else:
                 parts[source(operand)] = PartOf(op.result, at)
                 at += prod(shape(operand.type)[1:])
     return parts
+
+
+def _check_image(op: ConcatOp, operand: SSAValue, of: str) -> None:
+    """Raises Refusal for a reshape of an image of other channels, rows or columns."""
+    if image_shape(source(operand).type) != image_shape(operand.type):
+        what = f"'{value_key(op) or op.name}' interleaves the {of} of a reshape"
+        raise Refusal(f"{what}; cnn-legalize copies such operands")
 
 
 @dataclass
@@ -249,8 +254,9 @@ class ArrayTensors:
                 f"read; cnn-legalize copies such parts"
             )
         home = ActivationLayout(tensor.name, image, plane, tensor.pitch or cols, column=tensor.column)
-        home = self.part(self.part(home, offset, "words"), first, "columns")
-        return replace(home, image=apart) if apart else home
+        column = tensor.column or 1
+        home = self.part(self.part(home, offset, "words"), first * column, "columns")
+        return replace(home, image=apart * column) if apart else home
 
     def part(self, home: ActivationLayout, first: int, of: str) -> ActivationLayout:
         """The layout of a value's columns, or words, from `first` on. home: that of the whole value."""
@@ -259,7 +265,8 @@ class ArrayTensors:
         tensor, name = self.declared[home.tensor], f"{home.tensor}.{of}{first}"
         if name not in self.declared:
             images = tensor.shape[0] if tensor.shape else 1
-            words = (images - 1) * home.image + tensor.words // images - first  # to the end
+            # To the end, where columns follow each other.
+            words = (images - 1) * home.image + max(1, tensor.words // images - first)
             self.declared[name] = A.Tensor(name, tensor.memory, words, part_of=tensor.name, offset=first)
         return replace(home, tensor=name)
 
