@@ -24,9 +24,11 @@ from cnncc.driver.pipeline import NONE
 from cnncc.driver.sources import CompileOptions, resume, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval import array, cnn, isa
+from cnncc.explore.array_grid import with_config
 from cnncc.mapping.mapping import Sizes
 from cnncc.passes._programs.layer_records import ActivationLayout
 from cnncc.passes._programs.layer_sums import layout_of_sums
+from cnncc.passes.nest_group import NestGroupPass
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -93,9 +95,8 @@ def network(name: str, images: int = 1) -> onnx.ModelProto:
 
 def array_file(folder: Path, words: int) -> Path:
     """Four by four PEs with a GLB of so many words."""
-    arch = load_arch("spatial-4x4")
     path = folder / "small.toml"
-    path.write_text(arch_text(replace(arch, glb=replace(arch.glb, words=words))))
+    path.write_text(arch_text(with_config(load_arch("spatial-4x4"), {"glb.words": words})))
     return path
 
 
@@ -230,6 +231,28 @@ def test_a_scale_for_each_position_beside_columns_that_lie_apart_is_refused(tmp_
         compilation.run()
     said = "requant.glb, but each position has a scale of its own"
     assert [said in finding.text for finding in refusal.value.findings] == [True] * 4
+
+
+@pytest.mark.parametrize("columns", [3, 1])
+def test_strips_of_a_value_whose_columns_lie_apart(columns: int, tmp_path: Path) -> None:
+    """In edited IR a layer reads, strip by strip, what is one of the pixels in turn, too."""
+    nodes = [node("Conv", ["x", "w"], f"p{part}") for part in range(2)]
+    nodes += [node("Conv", ["p1", "v"], "q", pads=[1] * 4), node("Conv", ["q", "v"], "z", pads=[1] * 4)]
+    nodes += [node("Concat", ["p0", "p1"], "c", axis=1), node("MaxPool", ["c"], "y", kernel_shape=[1, 1])]
+    arrays = {key: ARRAYS[key] for key in ("v", "w")}
+    path = save(build(nodes, {"x": (1, 6, 5, 8)}, ["y", "z"], arrays), tmp_path / "net.onnx")
+    done("compile", path, "--dump-dir", tmp_path / "ir", "-o", tmp_path / "net.cnb")
+    (ir,) = (tmp_path / "ir").glob("*-cnn-legalize.mlir")
+    text = ir.read_text().replace('label "c"', 'pixels 1 by 2 label "c"')
+    ir.write_text(text.replace("tensor<1x12x5x8xi16>", "tensor<1x6x5x16xi16>"))
+    compilation = resume(ir, CompileOptions(groups=NONE))
+    (inputs,) = cnn.quantise_inputs(compilation.module, {"x": noise(9, 1, 6, 5, 8)})
+    want, _ = cnn.evaluate(compilation.module, compilation.ctx.weights, [inputs])
+    compilation.run_before("nest-to-array")
+    NestGroupPass(("q", "z"), 2, columns=columns).apply(compilation.ctx, compilation.module)
+    compilation.run()
+    got, _ = isa.evaluate(compilation.module, compilation.ctx.weights, compilation.settings.arch, [inputs])
+    assert all(map(np.array_equal, got, want))
 
 
 def test_layout_of_sums() -> None:
