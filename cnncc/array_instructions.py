@@ -12,7 +12,9 @@ from enum import StrEnum
 from typing import Literal, get_args
 
 from cnncc.arch.operations import MacOperation
-from cnncc.numerics import INT32
+from cnncc.numerics import INT32, SEGMENTS
+
+MOST_SHIFT = 15  # of a table: the field of `unit` has four bits
 
 Axis = Literal["lin", "k", "y", "x"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -301,12 +303,25 @@ def check_slope(slope: float) -> None:
         raise ValueError(f"slope is {slope}, it must be a finite f32 (the nearest is {held})")
 
 
+def check_table(table: str, shift: int, clamp: tuple[int, int]) -> None:
+    """Raises ValueError for a shift without a table, and for a table that ends before the clamp."""
+    if not 0 <= shift <= MOST_SHIFT or (shift and not table):
+        raise ValueError(f"shift is {shift}: it is 0 to {MOST_SHIFT}, and 0 without a table")
+    if table and clamp[1] - clamp[0] > SEGMENTS << shift:
+        raise ValueError(
+            f"table {table} has {SEGMENTS + 1} entries for every {1 << shift}-th integer, which end before the clamp "
+            f"{list(clamp)}: give a greater shift or a narrower clamp"
+        )
+
+
 @dataclass(frozen=True)
 class Unit:
     """The output units' settings (COMMIT-2).
 
-    factors: the name of a residual's f32[3], a b fixed. multiply: whether it is multiplied, not added. slope 1: none.
-    layer: of a group, for readers.
+    - factors: the name of a residual's f32[3], a b fixed. multiply: whether it is multiplied, not added
+    - slope: of negative products; 1: none
+    - table: the name of a function's i16[257], or empty. shift: it has one for every 2^shift-th integer
+    - layer: of a group, for readers
     """
 
     bias: bool = False
@@ -317,10 +332,13 @@ class Unit:
     multiply: bool = False
     add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
+    table: str = ""
+    shift: int = 0
     layer: str = ""
 
     def __post_init__(self) -> None:
         check_slope(self.slope)
+        check_table(self.table, self.shift, self.clamp)
 
 
 @dataclass(frozen=True)

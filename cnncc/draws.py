@@ -61,6 +61,11 @@ class Draws:
         (bits,) = struct.unpack("<I", struct.pack("<f", float(value)))
         return self._constant(field_name, bits)
 
+    def table(self, entries: Ints, shift: int) -> tuple[Ints, Ints]:
+        """The factor and the addend [draw] of a table: v becomes factor * v + addend."""
+        name = "table", shift, *entries.tolist()
+        return self._constant("factor", *name), self._constant("addend", *name)
+
     def maximum(self) -> Ints:
         """The factor [draw] of each element of a maximum."""
         return self._constant("maximum")

@@ -6,19 +6,24 @@ rne = round half to even, sat = clamp to lo..hi):
     v = acc + bias[k]
     p = f32(v) * scale[k]                                        with a requantisation; or scale[h, w]
     v = sat(rne(p < 0 ? p * slope : p) + zero)
+    v = (table[i] * (2^shift - f) + table[i + 1] * f + half) >> shift              with a table
     v = sat(rne(fma(v, a, fma(residual, b, fixed))))             with a residual that is added
     v = sat(rne(v * (residual - b) * a + fixed))                 with a residual that is multiplied
 
-The product with slope is rounded to f32 as well, and so is each step of the last line. Source: ONNX QLinearConv and
-com.microsoft QLinearAdd and QLinearMul as onnxruntime computes them; ONNX LeakyRelu.
+The product with slope is rounded to f32 as well, and so is each step of the last line. i is (v - lo) >> shift, f the
+bits below it, half 2^shift / 2 (`Table`). Source: ONNX QLinearConv and com.microsoft QLinearAdd and QLinearMul as
+onnxruntime computes them; ONNX LeakyRelu.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cnncc.errors import Refusal
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -99,6 +104,36 @@ def residual_multiply(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int
         return saturate(np.rint(product + fixed), lo, hi)
 
 
+SEGMENTS = 256  # of a table: it has one entry more
+
+
+@dataclass(frozen=True)
+class Table:
+    """A function of integers by its values at every 2^shift-th one: `entries` i64[257]. Between them it is linear.
+
+    The value of v is that of lo + d, with d = clamp(v - lo, 0, 256 * 2^shift). With shift 0 it is entries[d]. Example:
+    with lo = 0 and shift 2, entries 10 and 20 at 0 and 4 give 10, 13, 15, 18 for 0 to 3.
+    """
+
+    entries: Ints
+    shift: int = 0
+
+    @classmethod
+    def of(cls, entries: npt.NDArray[Any], shift: int) -> Table:
+        """A table by an array of a model. Raises Refusal unless it is i16[257]."""
+        if entries.dtype != np.int16 or entries.shape != (SEGMENTS + 1,):
+            raise Refusal(f"a table is int16[{SEGMENTS + 1}], not {entries.dtype}{list(entries.shape)}")
+        return cls(entries.astype(np.int64), shift)
+
+    def values(self, v: Ints, lo: int) -> Ints:
+        """The values of integers. lo: the integer of the first entry."""
+        distance = np.clip(v - lo, 0, SEGMENTS << self.shift)
+        first = np.minimum(distance >> self.shift, SEGMENTS - 1)
+        beyond = distance - (first << self.shift)
+        sums = self.entries[first] * ((1 << self.shift) - beyond) + self.entries[first + 1] * beyond
+        return np.asarray(sums + (1 << self.shift >> 1) >> self.shift)
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """The output unit's function of a sum: the steps of this module's docstring.
@@ -107,6 +142,7 @@ class Epilogue:
         bias         i32[k], or None
         scale        f32[k], or any array that broadcasts against the results; None: no requantisation
         clamp        the range after the requantisation, or of the sum itself
+        table        a function of what the clamp leaves, from its least integer on, or None
         factors      f32[3] of a residual, or None
         multiply     whether the residual is multiplied, not added
         add_clamp    the range after the residual
@@ -121,6 +157,7 @@ class Epilogue:
     multiply: bool = False
     add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
+    table: Table | None = None
 
     def apply(self, acc: Ints, k: npt.NDArray[np.intp] | slice, residual: Ints | None = None) -> Ints:
         """The results of sums `acc`. k: an index of their output channels that broadcasts against `acc`."""
@@ -129,6 +166,8 @@ class Epilogue:
             v = np.clip(v, *self.clamp)
         else:
             v = requantise(v, self.scale[k], self.zero, *self.clamp, self.slope)
+        if self.table is not None:
+            v = self.table.values(v, self.clamp[0])
         if self.factors is None:
             return v
         assert residual is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cnncc.array_instructions import check_slope
+from cnncc.array_instructions import check_slope, check_table
 from cnncc.numerics import INT32
 
 
@@ -34,6 +34,8 @@ class Steps:
     | multiply | whether the residual is multiplied, not added | false |
     | slope | f32, of negative products with the scale (LeakyRelu) | 1 |
     | shuffle | the groups of a last channel shuffle (`cnn.shuffle`) | 1 |
+    | table | i16[257], of the clamped (`cnncc.numerics.Table`) | "" |
+    | shift | of the table: it has an entry for every 2^shift-th integer of the clamp | 0 |
     """
 
     bias: str = ""
@@ -46,12 +48,15 @@ class Steps:
     add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
     shuffle: int = 1
+    table: str = ""
+    shift: int = 0
 
     def __post_init__(self) -> None:
         _check_clamp(self.clamp)
         _check_clamp(self.add_clamp)
         _check_int32(self.zero)
         check_slope(self.slope)
+        check_table(self.table, self.shift, self.clamp)
         if self.multiply and not self.factors:
             raise ValueError("a residual is multiplied by factors: there are none")
         if self.shuffle != 1 and self.factors:

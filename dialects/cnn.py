@@ -1,7 +1,8 @@
 """Quantised layers: integers only, one op a layer.
 
 A freshly quantised layer is a chain of small ops: `cnn.conv` gives 32-bit sums, `cnn.bias` adds,
-`cnn.requant` scales to the operand type, `cnn.clamp` is an activation, `cnn.add` a residual sum, `cnn.mul` a product.
+`cnn.requant` scales to the operand type, `cnn.clamp` and `cnn.lookup` are activations, `cnn.add` is a residual sum,
+`cnn.mul` a product.
 `cnn-fuse-epilogue` gathers such a chain into the epilogue of the op that computes the sums, which is
 what the array's output units do in one go. Weights, biases and scales are `weights.global` symbols.
 
@@ -228,8 +229,8 @@ class ElementwiseOp(IRDLOperation):
         if not steps.factors or steps.multiply != self.MULTIPLIES:
             what = "that is multiplied" if self.MULTIPLIES else "that is added"
             raise VerifyException(f"{self.name}: the epilogue needs factors of a residual {what}")
-        if steps.bias or steps.scale:
-            raise VerifyException(f"{self.name}: the epilogue has no bias and no scale, only factors")
+        if steps.bias or steps.scale or steps.table:
+            raise VerifyException(f"{self.name}: the epilogue has no bias, no scale and no table, only factors")
         if shape(self.x.type) != shape(self.result.type):
             raise VerifyException(f"{self.name}: the first operand and the result have one shape")
         check_residual(self.name, self.residual, self.result)
@@ -294,6 +295,25 @@ class ClampOp(_UnaryOp):
     name = "cnn.clamp"
     by = prop_def(StepsAttr)
     assembly_format = "$x `by` $by (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+
+
+@irdl_op_definition
+class LookupOp(_UnaryOp):
+    """out = the value of a table for min(max(x, lo), hi), with `by` = (lo, hi) as its clamp (`cnncc.numerics.Table`).
+
+        %1 = cnn.lookup %0 by <clamp = [-32767, 32767], table = "y.t", shift = 8> label "y" : tensor<1x4x3x3xi16> -> …
+
+    Source: ONNX Sigmoid-13, Tanh-13 and the other functions of single numbers.
+    """
+
+    name = "cnn.lookup"
+    by = prop_def(StepsAttr)
+    assembly_format = "$x `by` $by (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+
+    def verify_(self) -> None:
+        by = self.by.data
+        if not by.table or by != Steps(clamp=by.clamp, table=by.table, shift=by.shift):
+            raise VerifyException("cnn.lookup: it has a clamp, a table and its shift, and nothing else")
 
 
 @irdl_op_definition
@@ -471,7 +491,10 @@ def element_bits(value_type: Attribute) -> int:
 
 CNN = Dialect(
     "cnn",
-    [ConvOp, PoolOp, AddOp, MulOp, BiasOp, RequantOp, ClampOp, ReshapeOp, SliceOp, ConcatOp, ShuffleOp, HostOp],
+    [
+        ConvOp, PoolOp, AddOp, MulOp, BiasOp, RequantOp, ClampOp, LookupOp, ReshapeOp, SliceOp, ConcatOp, ShuffleOp,
+        HostOp,
+    ],
     [WindowAttr, StepsAttr, QuantAttr, RangeAttr],
-)
+)  # fmt: skip
 use_simple_verifiers(CNN)

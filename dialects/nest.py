@@ -491,8 +491,8 @@ def _check_copy(window: Window, steps: Steps) -> None:
     """A copy passes single words on, which the output units only add up or multiply. Raises VerifyException."""
     if window != Window(kernel=(1, 1), group=window.group):
         raise VerifyException(f"nest.layer: a copy has a window of one pixel without a zero point, not {window}")
-    if steps.bias or steps.scale:
-        raise VerifyException("nest.layer: a copy has no bias and no scale, only factors")
+    if steps.bias or steps.scale or steps.table:
+        raise VerifyException("nest.layer: a copy has no bias, no scale and no table, only factors")
     if steps.shuffle != 1:
         raise VerifyException("nest.layer: a copy has no shuffle")
 

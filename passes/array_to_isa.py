@@ -23,11 +23,12 @@ from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
 from cnncc.errors import Refusal, refusals_of
 from cnncc.frontend.segments import name_after_tensors
 from cnncc.isa.fields import FieldTerm, Value, When
-from cnncc.isa.table import RUN_BY_ENGINES, Instruction, instruction
+from cnncc.isa.table import ENTRIES, RUN_BY_ENGINES, Instruction, instruction
 from cnncc.isa.table import InstructionKind as Kind
+from cnncc.numerics import Table
 from cnncc.passes._programs.word_bounds import check_dma, check_load
 from cnncc.passes.array_allocate import check_places
-from cnncc.weights import WeightStore
+from cnncc.weights import Array, WeightStore
 
 EXTENTS = 4
 
@@ -62,6 +63,7 @@ class _Layer:
     tensors: Mapping[str, A.Tensor]
     record: int
     factors: Callable[[str], tuple[int, ...]]
+    table: Callable[[str], tuple[int, ...]]
     registers: Mapping[str, int]
     around: Mapping[str, int] = field(default_factory=dict[str, int])
     descriptors: dict[str, int] = field(default_factory=dict[str, int])
@@ -159,13 +161,19 @@ class _Layer:
             **_slots("ifmap", mac.ifmap), **_slots("weight", mac.weight), **_slots("psum", mac.psum),
         )  # fmt: skip
 
-    def unit(self, unit: A.Unit) -> Instruction:
+    def unit(self, unit: A.Unit) -> Iterator[Instruction]:
+        """`unit`, behind a `table` for each 32 entries of its table (COMMIT-7)."""
         factors = self.factors(unit.factors) if unit.factors else (0, 0, 0)
-        return instruction(
+        entries = self.table(unit.table) if unit.table else (0,)
+        for part in range(len(entries) // ENTRIES):
+            own = entries[part * ENTRIES : (part + 1) * ENTRIES]
+            yield instruction("table", part=part, **{f"entry{at}": entry for at, entry in enumerate(own)})
+        yield instruction(
             "unit", bias=int(unit.bias), scale=int(unit.scale), residual=int(bool(unit.factors)),
             multiply=int(unit.multiply), zero=unit.zero, clamp_lo=unit.clamp[0], clamp_hi=unit.clamp[1],
             factor_a=factors[0], factor_b=factors[1], fixed=factors[2],
             add_lo=unit.add_clamp[0], add_hi=unit.add_clamp[1],
+            lookup=int(bool(unit.table)), shift=unit.shift, last=entries[-1],
             leaky=int(unit.slope != 1), slope=int(np.float32(unit.slope).view(np.uint32)) if unit.slope != 1 else 0,
         )  # fmt: skip
 
@@ -209,6 +217,8 @@ class _Layer:
                 what = f"{product('rows', 'cols', 'pixels', 'lines', 'channels') // added} results to {tensors[0]}"
             case Kind.UNIT:
                 what = "output units"
+            case Kind.TABLE:
+                what = f"entries {(first := ENTRIES * inst.number('part'))} to {first + ENTRIES - 1} of their table"
             case _:
                 assert_never(kind)
         return inst, f"{self.label}: {what}"
@@ -239,7 +249,7 @@ class _Layer:
                 yield self.with_comment(self.mac(op.record.data))
             case A.UnitOp():
                 self.label = op.record.data.layer or self.label
-                yield self.with_comment(self.unit(op.record.data))
+                yield from map(self.with_comment, self.unit(op.record.data))
             case A.CommitOp():
                 yield self.with_comment(self.commit(op.record.data), (op.record.data.view,))
             case A.SignalOp():
@@ -294,13 +304,20 @@ class _Program:
 
     def factors(self, name: str) -> tuple[int, ...]:
         """The bits of three f32 factors."""
+        array = self._constant(name)
+        if array.dtype != np.float32 or array.shape != (3,):
+            raise Refusal(f"factors {name} are {array.dtype}{list(array.shape)}, not three float32")
+        return tuple(int(bits) for bits in array.view(np.uint32))
+
+    def table(self, name: str) -> tuple[int, ...]:
+        """The 257 entries of a table."""
+        return tuple(Table.of(self._constant(name), 0).entries.tolist())
+
+    def _constant(self, name: str) -> Array:
         for op in self.module.ops:
             if isinstance(op, GlobalOp) and op.sym_name.data == name:
-                array = constant_array(op, self.store)
-                if array.dtype != np.float32 or array.shape != (3,):
-                    raise Refusal(f"factors {name} are {array.dtype}{list(array.shape)}, not three float32")
-                return tuple(int(bits) for bits in array.view(np.uint32))
-        raise Refusal(f"there are no factors {name}")
+                return constant_array(op, self.store)
+        raise Refusal(f"there is no weights.global @{name}")
 
     def add(self, parts: Iterable[Operation]) -> None:
         """The instructions of one sequencer, but for its `halt`."""
@@ -341,7 +358,7 @@ class _Program:
     def layer(self, op: A.LayerOp) -> None:
         first, label = len(self.insts), op.label.data
         with refusals_of(f"layer {label}"):
-            context = _Layer(self.tensors, self.frame_words, self.factors, loop_registers(op), label=label)
+            context = _Layer(self.tensors, self.frame_words, self.factors, self.table, loop_registers(op), label=label)
             for inner in op.body.block.ops:
                 for inst, comment in context.instructions(inner):
                     self.insts.append(isa.inst_op(inst, _comment(label, comment, len(self.insts) == first)))

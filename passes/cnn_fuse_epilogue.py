@@ -15,6 +15,7 @@ from cnncc.dialects.cnn import (
     ClampOp,
     ConvOp,
     ElementwiseOp,
+    LookupOp,
     PoolOp,
     RequantOp,
     ShuffleOp,
@@ -35,7 +36,8 @@ def clamp_after(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, .
 def add_step(steps: Steps, op: Operation) -> Steps | None:
     """The epilogue `steps` followed by `op`; None if no epilogue has these steps in this order.
 
-    The order of an epilogue is fixed: bias, requantisation, clamp, residual, second clamp; or a shuffle at the end.
+    The order of an epilogue is fixed: bias, requantisation, clamp, table, residual, second clamp; or a shuffle at the
+    end.
     """
     if steps.shuffle != 1:
         return None
@@ -50,8 +52,13 @@ def add_step(steps: Steps, op: Operation) -> Steps | None:
             return replace(steps, zero=by.zero, clamp=by.clamp, **more)
         case ClampOp() if steps.factors:
             return replace(steps, add_clamp=clamp_after(steps.add_clamp, op.by.data.clamp))
-        case ClampOp():
+        case ClampOp() if not steps.table:
             return replace(steps, clamp=clamp_after(steps.clamp, op.by.data.clamp))
+        case LookupOp(by=StepsAttr(data=by)) if not (steps.factors or steps.table):
+            clamp = clamp_after(steps.clamp, by.clamp)
+            # The table begins with the least integer of the clamp.
+            same = clamp[0] == by.clamp[0]
+            return replace(steps, clamp=clamp, table=by.table, shift=by.shift) if same else None
         case ElementwiseOp(steps=StepsAttr(data=last)) if not (steps.factors or steps.per_position) and _is_alone(last):
             return replace(steps, factors=last.factors, multiply=last.multiply, add_clamp=last.add_clamp)
         case _:
@@ -65,7 +72,7 @@ def _is_alone(steps: Steps) -> bool:
 
 @dataclass(frozen=True)
 class CnnFuseEpiloguePass(ModulePass):
-    """Bias, requantisation, clamp, residual and channel shuffle become the steps of a conv, a pool, an add or a mul.
+    """Bias, requantisation, clamp, table, residual and channel shuffle become steps of a conv, a pool, an add or a mul.
 
         %1 = cnn.conv %0 weights @c.w window <kernel = [3, 3]> label "c"
         %2 = cnn.bias %1 @c.b label "c.bias"

@@ -18,6 +18,7 @@ from cnncc.dialects.cnn import (
     ConvOp,
     ElementwiseOp,
     HostOp,
+    LookupOp,
     PoolOp,
     RequantOp,
     ReshapeOp,
@@ -84,7 +85,7 @@ class CnnLegalizePass(ModulePass):
         """Rewrite all of them in `op`."""
         for candidate in list(op.walk()):
             match candidate:
-                case ClampOp() | RequantOp():
+                case ClampOp() | RequantOp() | LookupOp():
                     _legalize(candidate, candidate.by)
                 case ElementwiseOp() if is_per_channel(candidate.residual, candidate.result):
                     _legalize(candidate, candidate.steps)
@@ -108,7 +109,7 @@ class CnnLegalizePass(ModulePass):
                 _place_operands(candidate, placed, labels)
 
 
-def _legalize(op: ClampOp | RequantOp | ShuffleOp | ElementwiseOp, steps: StepsAttr) -> None:
+def _legalize(op: ClampOp | RequantOp | LookupOp | ShuffleOp | ElementwiseOp, steps: StepsAttr) -> None:
     if element_bits(op.x.type) > OPERAND_BITS or len(shape(op.x.type)) != 4:
         return  # a pooling has no psums as operands; only hand-written IR reads them twice
     until = {"until": op.until} if isinstance(op, ElementwiseOp) and op.until else {}

@@ -15,6 +15,7 @@ from cnncc.dialects.cnn import (
     ClampOp,
     ConvOp,
     ElementwiseOp,
+    LookupOp,
     PoolOp,
     RequantOp,
     ShuffleOp,
@@ -59,7 +60,7 @@ class CnnToNestPass(ModulePass):
 
 def _check_fused(op: Operation) -> None:
     match op:
-        case BiasOp() | RequantOp() | ClampOp() | ShuffleOp():
+        case BiasOp() | RequantOp() | ClampOp() | LookupOp() | ShuffleOp():
             what = "is a step of its own"
         case ConvOp(steps=None) | PoolOp(kind=StringAttr(data="sum"), steps=None):
             what = "leaves sums without a way out ('then')"

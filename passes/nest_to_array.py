@@ -227,6 +227,8 @@ class _Lowering:
             steps.multiply,
             steps.add_clamp,
             steps.slope,
+            steps.table,
+            steps.shift,
         )
         # Neighbouring layers have different semaphores: prefetched weights do not count for the current layer.
         full = FULL_IN_TURN[len(self.program) % 2]

@@ -61,7 +61,7 @@ class NestToScfPass(ModulePass):
         main = main_function(op)
         with refusals_of(self.name):
             _check_module(op, main)
-            lowered = _StandardNetwork(op, main).main
+            lowered = _StandardNetwork(op, main, store).main
             globals_ = [_global(inner, store) for inner in op.ops if isinstance(inner, GlobalOp)]
         for inner in list(op.ops):
             Rewriter.erase_op(inner)
@@ -88,9 +88,9 @@ def _key(op: Operation) -> str:
 class _StandardNetwork:
     """`@main` on memory."""
 
-    def __init__(self, module: ModuleOp, main: FuncOp) -> None:
-        self.psum = sum_type(module)
-        self.globals = {op.sym_name.data: op.type for op in module.ops if isinstance(op, GlobalOp)}
+    def __init__(self, module: ModuleOp, main: FuncOp, store: WeightStore) -> None:
+        self.psum, self.store = sum_type(module), store
+        self.globals = {op.sym_name.data: op for op in module.ops if isinstance(op, GlobalOp)}
         inputs = [(value.name_hint or f"input_{i}", value) for i, value in enumerate(main.body.block.args)]
         outputs = list(zip(output_names(module), returned(module), strict=True))
         types = [_memory(f"'{name}'", value.type) for name, value in (*inputs, *outputs)]
@@ -130,13 +130,14 @@ class _StandardNetwork:
 
     def layer(self, layer: LayerOp) -> SSAValue:
         """The loops of a layer."""
-        check_layer(layer, self.psum)
         steps = layer.steps.data
-        symbols = {"bias": steps.bias, "scale": steps.scale, "factors": steps.factors}
+        symbols = {"bias": steps.bias, "scale": steps.scale, "factors": steps.factors, "table": steps.table}
         if layer.weights is not None:
             symbols["weight"] = layer.weights.root_reference.data
-        types = {name: self.global_type(symbol) for name, symbol in symbols.items() if symbol}
+        arrays = {name: self.constant(symbol) for name, symbol in symbols.items() if symbol}
+        types = {name: op.type for name, op in arrays.items()}
         check_parameters(layer, types, self.psum)
+        check_layer(layer, self.psum, constant_array(arrays["table"], self.store) if steps.table else None)
         operands = {"ifmap": self.values[layer.ifmap]}
         if layer.residual is not None:
             operands["residual"] = self.values[layer.residual]
@@ -147,8 +148,8 @@ class _StandardNetwork:
         StandardNest(self.emit, layer, operands, self.psum)
         return operands["output"]
 
-    def global_type(self, symbol: str) -> TensorType[Attribute]:
-        """The type of a weight. Raises Refusal."""
+    def constant(self, symbol: str) -> GlobalOp:
+        """A weight. Raises Refusal."""
         if symbol not in self.globals:
             raise Refusal(f"there is no weights.global @{symbol}")
         return self.globals[symbol]

@@ -24,6 +24,7 @@ from cnncc.dialects.cnn import (
     ConvOp,
     ElementwiseOp,
     HostOp,
+    LookupOp,
     PoolOp,
     QuantAttr,
     RequantOp,
@@ -32,7 +33,7 @@ from cnncc.dialects.cnn import (
 )
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import NodeOp
-from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.dialects.weights import arrays_of
 from cnncc.errors import Finding, plural
 from cnncc.frontend.node_macs import module_macs, node_macs
 from cnncc.main_function import main_function
@@ -134,15 +135,15 @@ def _bits(magnitude: float) -> float:
 
 def _operands(op: ConvOp, module: ModuleOp, store: WeightStore) -> _Operands | None:
     """None where the input is no integer between -top and top."""
-    source, top = _source(op.x, module)
+    source, top = _source(op.x, module, store)
     if top is None or op.label is None:
         return None
-    arrays = {array.sym_name.data: array for array in module.ops if isinstance(array, GlobalOp)}
-    weights = constant_array(arrays[op.weights.root_reference.data], store).astype(np.int64)
+    arrays = arrays_of(module, store)
+    weights = arrays[op.weights.root_reference.data].astype(np.int64)
     user = op.result.get_user_of_unique_use()
     bias = np.zeros(len(weights), np.int64)
     if isinstance(user, BiasOp):
-        bias = constant_array(arrays[user.bias.root_reference.data], store).astype(np.int64)
+        bias = arrays[user.bias.root_reference.data].astype(np.int64)
     limits = [integer_range(_width(module, name))[1] for name in ("cnn.operand_bits", "cnn.psum_bits")]
     return _Operands(op.label.data, source, top, weights.reshape(len(weights), -1), bias, limits[0], limits[1])
 
@@ -151,13 +152,15 @@ def _width(module: ModuleOp, name: str) -> int:
     return cast("IntegerAttr", module.attributes[name]).value.data
 
 
-def _source(value: SSAValue, module: ModuleOp) -> tuple[SSAValue, int | None]:
+def _source(value: SSAValue, module: ModuleOp, store: WeightStore) -> tuple[SSAValue, int | None]:
     """The value that gave `value` its scale, and the greatest magnitude; None for an asymmetric range."""
     match value.owner:
         case ReshapeOp() | SliceOp() | ClampOp() as op:
-            return _source(op.x, module)
+            return _source(op.x, module, store)
         case PoolOp(kind=kind) as op if kind.data == "max":
-            return _source(op.x, module)
+            return _source(op.x, module, store)
+        case LookupOp() as op:
+            return value, int(np.abs(arrays_of(module, store)[op.by.data.table].astype(np.int64)).max())
         case RequantOp() as op if not op.by.data.zero:
             return value, _top(op.by.data.clamp)
         case ElementwiseOp() as op:

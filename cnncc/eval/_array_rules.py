@@ -29,7 +29,7 @@ from cnncc.eval._places import (
 )
 from cnncc.eval._register_files import RegisterFile, check_banks
 from cnncc.eval._sums import accumulated, added_south, check_width, south_rows
-from cnncc.numerics import Epilogue, Floats, Ints, integer_range
+from cnncc.numerics import Epilogue, Floats, Ints, Table, integer_range
 from cnncc.weights import Array
 
 
@@ -447,7 +447,8 @@ class ArrayState:
             pairs = np.ascontiguousarray(raw).view("<i4")
             bias = pairs[..., 0].astype(np.int64) if unit.bias else None
             scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
-        return Epilogue(bias, scale, unit.zero, unit.clamp, factors, unit.multiply, unit.add_clamp, unit.slope)
+        table = Table.of(self._global(unit.table), unit.shift) if unit.table else None
+        return Epilogue(bias, scale, unit.zero, unit.clamp, factors, unit.multiply, unit.add_clamp, unit.slope, table)
 
 
 def _semaphore(number: int) -> int:

@@ -22,7 +22,7 @@ from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, rest_sets_of
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, loop_indices, spread
 from cnncc.eval._sums import psum_range
-from cnncc.eval.cnn import array_of, name_of
+from cnncc.eval.cnn import array_of, name_of, table_of
 from cnncc.mapping.mapping import DIMS, OF_OUTPUTS, Loop, Stage, even_sets
 from cnncc.numerics import Epilogue
 from cnncc.weights import Array
@@ -76,6 +76,7 @@ class LayerRun:
         steps = layer.steps.data
         self.param_dims = "hw" if steps.per_position else "k"
         self.factors = array_of(symbols, steps.factors, layer) if steps.factors else None
+        self.table = table_of(symbols, steps, layer)
 
     def whole(self, symbols: Mapping[str, Array], image: Ints) -> LaneBody:
         """The outermost body: all indices, and all operands in memory. Each batch is a lane."""
@@ -249,7 +250,7 @@ class LayerRun:
         steps = self.layer.steps.data
         epilogue = Epilogue(
             held.get("bias"), held.get("scale"), steps.zero, steps.clamp, self.factors, steps.multiply,
-            steps.add_clamp, steps.slope,
+            steps.add_clamp, steps.slope, self.table,
         )  # fmt: skip
         sums = self.checked(self.sums[index])
         if epilogue.bias is not None:

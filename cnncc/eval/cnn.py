@@ -24,6 +24,7 @@ from cnncc.dialects.cnn import (
     ConvOp,
     ElementwiseOp,
     HostOp,
+    LookupOp,
     PoolOp,
     Quant,
     RequantOp,
@@ -41,7 +42,7 @@ from cnncc.errors import Refusal
 from cnncc.eval._sums import psum_range
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.main_function import input_names, main_function, output_names
-from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
+from cnncc.numerics import Epilogue, Ints, Table, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore
 from cnncc.window import Window
 
@@ -154,6 +155,7 @@ class _Run:
             multiply=steps.multiply,
             add_clamp=steps.add_clamp,
             slope=steps.slope,
+            table=table_of(self.symbols, steps, op),
         )
         self.checked(sums, op)
         channels = np.expand_dims(np.arange(int(sums.shape[1]), dtype=np.intp), tuple(range(1, sums.ndim - 1)))
@@ -186,6 +188,8 @@ class _Run:
             case BiasOp():
                 return [self.finish(self.values[op.x], Steps(bias=_name(op.bias)), op, None)]
             case RequantOp():
+                return [self.finish(self.values[op.x], op.by.data, op, None)]
+            case LookupOp():
                 return [self.finish(self.values[op.x], op.by.data, op, None)]
             case ClampOp():
                 return [np.clip(self.values[op.x], op.by.data.clamp[0], op.by.data.clamp[1])]
@@ -249,6 +253,11 @@ def array_of(symbols: Mapping[str, Array], name: str, op: Operation) -> Array:
     if name not in symbols:
         raise Refusal(f"{name_of(op)}: there is no weights.global @{name}")
     return symbols[name]
+
+
+def table_of(symbols: Mapping[str, Array], steps: Steps, op: Operation) -> Table | None:
+    """The table of an epilogue. Raises Refusal for one that is missing, or has another size or type."""
+    return Table.of(array_of(symbols, steps.table, op), steps.shift) if steps.table else None
 
 
 def _real(values: Array, quant: Quant) -> Array:

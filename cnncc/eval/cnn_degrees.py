@@ -55,7 +55,7 @@ def _finished(op: ConvOp | PoolOp | ElementwiseOp, sums: int, degree: DegreeOf) 
     result = max(sums, 1) if steps.bias else sums
     if steps.scale:
         result += 1 + (steps.slope != 1)
-    result += clamps("clamp", steps.clamp)
+    result += clamps("clamp", steps.clamp) + bool(steps.table)
     if steps.factors:
         assert op.residual is not None
         other = degree(op.residual)

@@ -34,9 +34,10 @@ from cnncc.dialects.cnn import (
 from cnncc.dialects.weights import arrays_of
 from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues
 from cnncc.errors import Refusal
-from cnncc.eval.cnn import array_of, concatenated, convolution, name_of, pool_values, shuffle_channels
+from cnncc.eval.cnn import array_of, concatenated, convolution, name_of, pool_values, shuffle_channels, table_of
 from cnncc.eval.cnn_degrees import degree_of
 from cnncc.main_function import input_names, main_function
+from cnncc.numerics import Ints
 from cnncc.weights import WeightStore
 
 Values = npt.NDArray[np.float64]
@@ -237,6 +238,8 @@ class _Run:
                 v = reduced(v) * _along_draws(self.draws.real("slope", steps.slope), v.ndim)
             v = v + steps.zero
         v = self.clamped(v, "clamp", steps.clamp)
+        if (table := table_of(self.symbols, steps, op)) is not None:
+            v = self.scaled(v, self.draws.table(table.entries, table.shift))
         if steps.factors:
             assert residual is not None
             other = self.operand(residual, op).residues
@@ -250,7 +253,11 @@ class _Run:
 
     def clamped(self, v: Values, stage: str, bounds: tuple[int, ...]) -> Values:
         """The image of a clamp."""
-        factor, addend = (_along_draws(each, v.ndim) for each in self.draws.clamp(stage, bounds))
+        return self.scaled(v, self.draws.clamp(stage, bounds))
+
+    def scaled(self, v: Values, drawn: tuple[Ints, Ints]) -> Values:
+        """v times a factor [draw], plus an addend [draw]."""
+        factor, addend = (_along_draws(each, v.ndim) for each in drawn)
         return reduced(reduced(v) * factor + addend)
 
     def host(self, op: HostOp) -> None:

@@ -36,13 +36,15 @@ class InstructionKind(StrEnum):
     LOAD = "load"
     MAC = "mac"
     UNIT = "unit"
+    TABLE = "table"
     COMMIT = "commit"
     CORE = "core"
     ROUTE = "route"
 
 
 RUN_BY_ENGINES: Final = (
-    InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.MAC, InstructionKind.UNIT, InstructionKind.COMMIT,
+    InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.MAC, InstructionKind.UNIT, InstructionKind.TABLE,
+    InstructionKind.COMMIT,
 )  # fmt: skip
 MOVING_WORDS: Final = (InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.MAC, InstructionKind.COMMIT)
 CHANGING_SETTINGS: Final = (InstructionKind.DESC, InstructionKind.STEP, InstructionKind.UNIT)
@@ -51,6 +53,8 @@ ADDRESSING: Final = (
     InstructionKind.DESC, InstructionKind.STEP, InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.UNIT,
     InstructionKind.COMMIT,
 )  # fmt: skip
+
+ENTRIES = 32  # of the output units' table, in an instruction
 
 # The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
 EXTENTS = ("pixel", "line", "channel")
@@ -302,6 +306,9 @@ _UNIT = """
     residual    0 23 23 uint   1: add a residual, or multiply by it (COMMIT-2)
     multiply    0 21 21 uint   1: multiply by the residual (COMMIT-2)
     leaky       0 22 22 uint   1: multiply negative products by the slope (COMMIT-2)
+    lookup      0 20 20 uint   1: take the value of the table (COMMIT-7)
+    shift       0 19 16 uint   the table has an entry for every 2^shift-th integer (COMMIT-7)
+    last        0 15  0 int    entry 256 of the table (COMMIT-7)
     zero        1 31  0 int    added after the multiplication
     clamp_lo    2 31  0 int    least result before the residual
     clamp_hi    3 31  0 int    greatest result before the residual
@@ -312,6 +319,10 @@ _UNIT = """
     add_hi      8 31  0 int    greatest result after the residual
     slope       9 31  0 hex    f32: factor of negative products
 """
+_TABLE = "    part        0  2  0 uint   which entries: 32 * part and the 31 after it (COMMIT-7)\n" + "".join(
+    f"    entry{at:<7}{1 + at // 2:2} {31 - at % 2 * 16:2} {16 - at % 2 * 16:2} int    entry 32 * part + {at}\n"
+    for at in range(ENTRIES)
+)
 _COMMIT = """
     source      0 25 25 enum:psum,glb  where the sums are (COMMIT-1)
     set_rows    2 31 26 count  rows of a PE set (DESC-4)
@@ -364,6 +375,7 @@ SPECS: tuple[Spec, ...] = (
     ),
     Spec("core", 13, "sequencer", 1, "the program of the next core begins (CORE-2)", _fields(_CORE)),
     Spec("route", 14, "sequencer", 1, "tokens of a semaphore go to another core (CORE-3)", _fields(_ROUTE)),
+    Spec("table", 15, "commit", 17, "32 entries of the output units' table (COMMIT-7)", _fields(_TABLE)),
 )  # fmt: skip
 BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}

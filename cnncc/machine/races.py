@@ -254,7 +254,7 @@ class RaceCheck:
                 pass
             case Kind.LOOP | Kind.END:
                 raise AssertionError(f"{kind} is no leaf of a program's tree")
-            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
+            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.TABLE | Kind.COMMIT:
                 task = self._task(step.leaf)
                 known = order.start(task.engine, [token for token in task.takes if not token.mask & ~step.first])
                 yield from self.words.races(step, order.base + task.engine, known)

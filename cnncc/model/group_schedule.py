@@ -21,13 +21,13 @@ from cnncc.model.timed_program import (
     COMMIT,
     DMA,
     LOAD,
-    SETTINGS,
     Node,
     SequencerCycles,
     Task,
     TimedLoop,
     Wait,
     repeat,
+    settings,
 )
 
 OF_LOAD = 4  # descriptors in DRAM and of the ring, each with a step from stripe to stripe
@@ -177,7 +177,7 @@ class _GroupWalk:
     def _set(self, number: int) -> list[Node]:
         """The descriptors and settings of a section."""
         if number in self.walks:
-            return [self.walks[number].views(), SETTINGS]
+            return [self.walks[number].views(), *settings(self.walks[number].shape.table)]
         return [SequencerCycles(OF_LOAD + self.depth - 1)]  # a step from image to image in DRAM
 
     def _image(self, number: int, count: int, is_last: bool) -> list[list[list[Node]]]:

@@ -32,7 +32,6 @@ from cnncc.model.timed_program import (
     LOAD,
     PSUM_FREE,
     PSUM_FULL,
-    SETTINGS,
     WEIGHT_FREE,
     WEIGHT_FULL,
     Node,
@@ -42,6 +41,7 @@ from cnncc.model.timed_program import (
     Token,
     Wait,
     repeat,
+    settings,
 )
 from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, idle_state, predicted_cycles
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers
@@ -186,7 +186,7 @@ class ScheduleWalk:
             block = self.order.first(start, 0, self.transfers.output_depth)
             firsts += self.transfers.seconds(block, self.order)
         body = self._walk(0, start)
-        return [self.views(), SETTINGS, *firsts, *body]
+        return [self.views(), *settings(self.shape.table), *firsts, *body]
 
     def views(self) -> SequencerCycles:
         """The cycles of the descriptors, known when all has been walked through."""

@@ -48,6 +48,7 @@ class LayerShape:
     - shuffle: the number of groups in which output channels are shuffled
     - image: words from an image of the output to the next where it is part of a larger value; 0 where it is not
     - residual_apart: whether images of residual and output lie at different distances: PEs commit to one at a time
+    - table: whether the output units have one
     """
 
     kind: str
@@ -60,6 +61,7 @@ class LayerShape:
     per_position: bool = False
     image: int = 0
     residual_apart: bool = False
+    table: bool = False
 
     @property
     def is_mac(self) -> bool:

@@ -49,7 +49,7 @@ def _entry(part: Part) -> Json:
             layers = [(_entry(layer) if layer else _load(own)) | _in_group(own) for own, layer in part.plans]
             return {"group": part.label, "layers": layers}
         case LayerPlan(shape=shape):
-            names = ("kind", "params", "ih", "iw", "shuffle", "per_position", "image", "residual_apart")
+            names = ("kind", "params", "ih", "iw", "shuffle", "per_position", "image", "residual_apart", "table")
             plain = {name: getattr(shape, name) for name in names}
             return {
                 "layer": part.label,
@@ -180,7 +180,7 @@ def _layer(entry: Json) -> LayerPlan:
     )
     window = Window(kernel, stride, pad, dilation, *(_whole(given[name]) for name in ("group", "fill", "zero")))
     numbers = {name: _whole(entry[name]) for name in ("params", "ih", "iw", "shuffle", "image")}
-    flags = {name: bool(entry[name]) for name in ("per_position", "residual_apart")}
+    flags = {name: bool(entry[name]) for name in ("per_position", "residual_apart", "table")}
     shape = LayerShape(str(entry["kind"]), sizes, window, **numbers, **flags)
     if shape.kind not in (*KINDS, COPY):
         raise Refusal(f"no layer is of kind '{shape.kind}': they are {', '.join((*KINDS, COPY))}")

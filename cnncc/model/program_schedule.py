@@ -23,6 +23,7 @@ from cnncc.model.timed_program import (
     COMMIT,
     DMA,
     ENGINES,
+    SETTINGS,
     Node,
     PredictedCycles,
     SequencerCycles,
@@ -142,8 +143,10 @@ def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Nod
         return nodes
     carried = tuple(node for fetch in prefetched for node in (SequencerCycles(DESCRIPTORS_OF_TRANSFER), fetch.task))
     head = 0
-    while head < len(nodes) and (isinstance(nodes[head], SequencerCycles) or _is_transfer(nodes[head]) or head == 1):
-        head += 1  # the settings of the output units are the second
+    while head < len(nodes) and (
+        isinstance(nodes[head], SequencerCycles) or _is_transfer(nodes[head]) or nodes[head] == SETTINGS
+    ):
+        head += 1
     if any(_comes_in(node) for node in nodes[head:]):
         place = _last_that_comes_in(nodes)
     else:

@@ -9,7 +9,7 @@ from cnncc.model.layer_shape import LayerShape, inside, whole
 from cnncc.model.loop_walk import WalkOrder, WalkPosition
 from cnncc.model.occupancy import Engines, tokens_of, transfer
 from cnncc.model.routes import Nest
-from cnncc.model.timed_program import SETTINGS, Node, SequencerCycles, Task, repeat
+from cnncc.model.timed_program import Node, SequencerCycles, Task, repeat, settings
 
 
 class StreamSchedule:
@@ -35,7 +35,7 @@ class StreamSchedule:
         first = self._fetched() if self.doubled and self.depth else []
         return [
             SequencerCycles(self._descriptors()),
-            SETTINGS,
+            *settings(self.shape.table),
             *first,
             *self._walk(0, WalkPosition(whole(self.shape.sizes))),
         ]

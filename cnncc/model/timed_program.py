@@ -61,6 +61,11 @@ class Task(NamedTuple):
 SETTINGS = Task(COMMIT, 1, work=(("output_units", 1),))  # of the output units
 
 
+def settings(table: bool) -> list[Task]:
+    """Those of a layer. table: whether it has one, which comes in eight parts (COMMIT-7)."""
+    return [SETTINGS] * (9 if table else 1)
+
+
 class SequencerCycles(NamedTuple):
     """Cycles that the sequencer spends by itself."""
 

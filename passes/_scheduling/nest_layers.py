@@ -137,7 +137,9 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     adds_others = sizes.n > 1 and layer.residual is not None and image_step(layer.residual) != step
     # A copy streams image by image where images lie apart: each of its operands then has steps of its own.
     residual_apart = adds_others and layer.kind.data != "copy"
-    return touched(LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, residual_apart))
+    return touched(
+        LayerShape(*of, image[0], image[1], steps.shuffle, steps.per_position, apart, residual_apart, bool(steps.table))
+    )
 
 
 def touched(shape: LayerShape) -> LayerShape:

@@ -10,22 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import IntegerType, f32, f64
+from xdsl.dialects.builtin import IndexType, IntegerType, f32, f64, i64
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.cnn import Steps
-from cnncc.numerics import integer_range
-from cnncc.passes._standard.ops import Emitter
+from cnncc.numerics import SEGMENTS, integer_range
+from cnncc.passes._standard.ops import Buffer, Emitter, Index
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The values that the epilogue of one output reads; None for a missing step. factors: a, b and fixed."""
+    """The values that the epilogue of one output reads; None for a missing step.
+
+    factors: a, b and fixed. table: the entries.
+    """
 
     bias: SSAValue | None
     scale: SSAValue | None
     residual: SSAValue | None
     factors: tuple[SSAValue, ...]
+    table: Buffer | None = None
 
 
 def finish(emit: Emitter, acc: SSAValue, steps: Steps, given: Parameters) -> SSAValue:
@@ -38,6 +42,8 @@ def finish(emit: Emitter, acc: SSAValue, steps: Steps, given: Parameters) -> SSA
     else:
         product = _scaled(emit, value, given.scale, steps.slope)
         value = _saturated(emit, product, steps.zero, steps.clamp, psum)
+    if given.table is not None:
+        value = _looked_up(emit, value, given.table, steps, psum)
     if given.residual is None:
         return value
     a, b, fixed = given.factors
@@ -58,6 +64,29 @@ def _clip(emit: Emitter, value: SSAValue, clamp: tuple[int, ...], psum: IntegerT
     if clamp[1] < greatest:
         value = emit.add(arith.MinSIOp(value, emit.constant(clamp[1], psum)))
     return value
+
+
+def _looked_up(emit: Emitter, value: SSAValue, table: Buffer, steps: Steps, psum: IntegerType) -> SSAValue:
+    """The value of a table: `cnncc.numerics.Table.values`, in 64 bits."""
+
+    def number(integer: int) -> SSAValue:
+        return emit.constant(integer, i64)
+
+    def entry(index: SSAValue) -> SSAValue:
+        at = emit.add(arith.IndexCastOp(index, IndexType()))
+        return emit.integer(emit.load(table, [Index(((at, 1),))]), i64)
+
+    step = 1 << steps.shift
+    distance = emit.add(arith.SubiOp(emit.integer(value, i64), number(steps.clamp[0])))
+    distance = emit.add(arith.MaxSIOp(distance, number(0)))
+    distance = emit.add(arith.MinSIOp(distance, number(SEGMENTS * step)))
+    first = emit.add(arith.ShRSIOp(distance, number(steps.shift)))
+    first = emit.add(arith.MinSIOp(first, number(SEGMENTS - 1)))
+    beyond = emit.add(arith.SubiOp(distance, emit.add(arith.MuliOp(first, number(step)))))
+    lower = emit.add(arith.MuliOp(entry(first), emit.add(arith.SubiOp(number(step), beyond))))
+    upper = emit.add(arith.MuliOp(entry(emit.add(arith.AddiOp(first, number(1)))), beyond))
+    rounded = emit.add(arith.AddiOp(emit.add(arith.AddiOp(lower, upper)), number(step // 2)))
+    return emit.integer(emit.add(arith.ShRSIOp(rounded, number(steps.shift))), psum)
 
 
 def _scaled(emit: Emitter, value: SSAValue, scale: SSAValue, slope: float) -> SSAValue:

@@ -34,7 +34,7 @@ class StandardNest:
     """Writes one layer."""
 
     def __init__(self, emit: Emitter, layer: LayerOp, operands: Mapping[str, SSAValue], psum: IntegerType) -> None:
-        """operands: memrefs of ifmap and output, and of weight, residual, bias, scale, factors, if they exist."""
+        """operands: memrefs of ifmap and output, and of weight, residual, bias, scale, factors, table if they exist."""
         self.emit, self.layer, self.psum = emit, layer, psum
         self.sizes, self.window, self.steps = layer.sizes.data, layer.window.data, layer.steps.data
         self.image = image_shape(layer.ifmap.type)[2:]
@@ -48,6 +48,7 @@ class StandardNest:
         # Equal for all outputs, so they are read once.
         factors = whole.pop("factors", None)
         self.factors = tuple(emit.load(factors, [Index(offset=i)]) for i in range(3)) if factors else ()
+        self.table = whole.pop("table", None)
         self.output = whole["output"]
         self.body(0, {dim: Span.whole(self.sizes.of(dim)) for dim in DIMS}, whole)
 
@@ -204,7 +205,7 @@ class StandardNest:
             read = {name: emit.load(buffers[name], params) for name in ("bias", "scale") if name in buffers}
             pixel = [*at[:2], Index(), Index()] if self.has_pixel else at
             residual = emit.load(buffers["residual"], pixel) if "residual" in buffers else None
-            given = Parameters(read.get("bias"), read.get("scale"), residual, self.factors)
+            given = Parameters(read.get("bias"), read.get("scale"), residual, self.factors, self.table)
             self.put(finish(emit, acc, self.steps, given), buffers["output"], at)
 
     def write_back(self, spans: Spans, gathered: Buffer) -> None:

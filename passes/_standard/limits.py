@@ -7,7 +7,8 @@ from xdsl.ir import Attribute
 
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
-from cnncc.numerics import integer_range
+from cnncc.numerics import SEGMENTS, integer_range
+from cnncc.weights import Array
 
 DEFAULT_PSUM_BITS = 32
 
@@ -32,13 +33,16 @@ def _is_signless(kind: IntegerType, bits: int) -> bool:
     return kind.signedness.data == Signedness.SIGNLESS and kind.width.data <= bits
 
 
-def check_layer(layer: LayerOp, psum: IntegerType) -> None:
-    """Raises Refusal if a value of the layer may not fit its type."""
+def check_layer(layer: LayerOp, psum: IntegerType, table: Array | None) -> None:
+    """Raises Refusal if a value of the layer may not fit its type. table: the entries of its table, if it has one."""
     ifmap = integer_tensor("the ifmap", layer.ifmap.type, psum)
     if layer.residual is not None:
         integer_tensor("the residual", layer.residual.type, psum)
     _check_fits("the ifmap less its zero point", _terms(layer, ifmap), psum)
-    _check_fits("the result", _reach(layer, ifmap, psum), integer_tensor("the result", layer.result.type, psum))
+    reach = _reach(layer, ifmap, psum)
+    if table is not None and not layer.steps.data.factors:
+        reach = int(table.min()), int(table.max())
+    _check_fits("the result", reach, integer_tensor("the result", layer.result.type, psum))
 
 
 def check_parameters(layer: LayerOp, types: dict[str, TensorType], psum: IntegerType) -> None:
@@ -49,11 +53,14 @@ def check_parameters(layer: LayerOp, types: dict[str, TensorType], psum: Integer
         "bias": (sizes.k,),
         "scale": (sizes.h, sizes.w) if per_position else (sizes.k,),
         "factors": (3,),
+        "table": (SEGMENTS + 1,),
     }
     for name, kind in types.items():
         if kind.get_shape() != shapes[name]:
             raise Refusal(f"its {name} is {kind}: the layer reads {list(shapes[name])}")
-        if name in ("weight", "bias"):
+        if name == "table" and kind.element_type != IntegerType(16):
+            raise Refusal(f"its {name} is {kind}: it must hold i16")
+        if name in ("weight", "bias", "table"):
             integer_tensor(f"its {name}", kind, psum)
         elif kind.element_type != f32:
             raise Refusal(f"its {name} is {kind}: it must hold f32")

@@ -91,7 +91,7 @@ def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch, constant: bool 
             return mac_occupancy(inst, arch)
         case Kind.COMMIT:
             return commit_occupancy(inst, unit, arch)
-        case Kind.UNIT:
+        case Kind.UNIT | Kind.TABLE:
             return Occupancy(1, 0, (("output_units", 1),))
         case _:
             assert_never(kind)

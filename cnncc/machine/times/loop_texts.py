@@ -107,7 +107,7 @@ class LoopTexts:
                 return owner, "sync", waits_for(inst)
             case Kind.SIGNAL:
                 return owner, "signal", inst.number("semaphore"), inst.number("count")
-            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.COMMIT:
+            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.TABLE | Kind.COMMIT:
                 return owner, self.task(node), self.occupancy(node, unit)
             case Kind.LOOP | Kind.END:
                 raise AssertionError(f"{kind} is no leaf of a program's tree")

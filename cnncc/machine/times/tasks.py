@@ -91,7 +91,7 @@ def task_of(inst: Instruction) -> EngineTask:
             return EngineTask(engine, takes + clear, gives + send)
         case Kind.COMMIT if inst.text("source") == "psum":
             takes, gives = (EngineToken(PSUM_FULL, 0),), (EngineToken(PSUM_FREE, 0),)
-        case Kind.UNIT:
+        case Kind.UNIT | Kind.TABLE:
             return EngineTask(engine, (), ())
         case Kind.COMMIT | Kind.DMA:
             takes = gives = ()

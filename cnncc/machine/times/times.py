@@ -200,7 +200,7 @@ class TimedPiece:
                     clock.signal(owner, queue_of(inst.number("semaphore")), inst.number("count"))
                 case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                     clock.tick(owner)
-                case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
+                case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.TABLE | Kind.COMMIT:
                     # Commits behind it run behind it, so they all have these settings.
                     if kind is Kind.UNIT:
                         clock.set_unit(UnitSettings.of(inst))

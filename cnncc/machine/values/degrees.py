@@ -81,7 +81,7 @@ class Degrees(Arithmetic):
         if unit.scale:
             # A slope other than 1 is drawn, so it is one more factor.
             degree = degree + of_params[..., -1] + (epilogue.slope != 1)
-        degree = degree + clamps("clamp", epilogue.clamp)  # its factor
+        degree = degree + clamps("clamp", epilogue.clamp) + (epilogue.table is not None)  # a factor each
         if epilogue.factors is not None:
             assert residual is not None
             # Of a product, one operand is the residual less a number that is drawn. Either way there are two factors

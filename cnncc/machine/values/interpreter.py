@@ -42,7 +42,7 @@ from cnncc.machine.values.loop_fetches import leading_fetches
 from cnncc.machine.values.loop_stores import trailing_stores
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.memory import Memory, OutOfRange
-from cnncc.machine.values.output_units import OutputUnit, psum_slots
+from cnncc.machine.values.output_units import NO_ENTRIES, OutputUnit, psum_slots, table_entries
 from cnncc.machine.values.partial_sums import reduced
 from cnncc.machine.values.regfile import Half, HalfFault, Halves, PsumHalf, Words, active_grid
 from cnncc.machine.values.transfer_addresses import sides
@@ -70,7 +70,7 @@ class Interpreter:
         }
         self.sums: PsumHalf | None = None
         self.sent: list[PsumHalf] = []
-        self.unit = OutputUnit()
+        self.unit, self.entries = OutputUnit(), NO_ENTRIES
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
         self.block: LoopBlock | None = None
@@ -105,6 +105,8 @@ class Interpreter:
                 return self._mac
             case Kind.UNIT:
                 return self._set_unit
+            case Kind.TABLE:
+                return self._set_table
             case Kind.COMMIT:
                 return self._commit
             case Kind.HOST:
@@ -358,7 +360,11 @@ class Interpreter:
     # -- output units --------------------------------------------------------------------------------------------
 
     def _set_unit(self, inst: Instruction) -> None:
-        self.unit = OutputUnit.of(inst)
+        self.unit = OutputUnit.of(inst, self.entries)
+
+    def _set_table(self, inst: Instruction) -> None:
+        self.entries = table_entries(self.entries, inst)
+        self.unit = self.unit.with_entries(self.entries)
 
     def _commit(self, inst: Instruction) -> None:
         grid = active_grid(inst, inst.number("set_rows"), self.arch)

@@ -9,12 +9,14 @@ from math import prod
 import numpy as np
 
 from cnncc.arch.model import LOOP_REGISTERS
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import ENTRIES, Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
 from cnncc.machine.values.memory import Place
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided, addresses_of, params
-from cnncc.numerics import Epilogue
+from cnncc.numerics import SEGMENTS, Epilogue, Table
+
+NO_ENTRIES = np.zeros(SEGMENTS, np.int64)  # COMMIT-7: of the table before the first `table`
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class OutputUnit:
     epilogue: Epilogue = field(default_factory=Epilogue)
 
     @classmethod
-    def of(cls, inst: Instruction) -> OutputUnit:
-        """The settings of a `unit` instruction."""
+    def of(cls, inst: Instruction, entries: Ints = NO_ENTRIES) -> OutputUnit:
+        """The settings of a `unit` instruction. entries: those of the table, i64[256]."""
+        table = Table(np.append(entries, inst.number("last")), inst.number("shift")) if inst.number("lookup") else None
         factors = np.array([inst.number(name) for name in ("factor_a", "factor_b", "fixed")], np.uint32)
         epilogue = Epilogue(
             zero=inst.number("zero"),
@@ -36,8 +39,16 @@ class OutputUnit:
             multiply=bool(inst.number("multiply")),
             add_clamp=(inst.number("add_lo"), inst.number("add_hi")),
             slope=float(np.uint32(inst.number("slope")).view(np.float32)) if inst.number("leaky") else 1.0,
+            table=table,
         )
         return cls(bool(inst.number("bias")), bool(inst.number("scale")), epilogue)
+
+    def with_entries(self, entries: Ints) -> OutputUnit:
+        """The settings with another table."""
+        if (table := self.epilogue.table) is None:
+            return self
+        table = replace(table, entries=np.append(entries, table.entries[-1:]))
+        return replace(self, epilogue=replace(self.epilogue, table=table))
 
     @property
     def params(self) -> int:
@@ -101,6 +112,13 @@ def place_of_shape(place: Place, shape: tuple[int, ...]) -> Place:
     if isinstance(place, Strided) and place.sizes == shape:
         return place
     return np.broadcast_to(place.listed() if isinstance(place, Strided) else place, shape)
+
+
+def table_entries(entries: Ints, inst: Instruction) -> Ints:
+    """The entries of the table after a `table` instruction (COMMIT-7)."""
+    first = ENTRIES * inst.number("part")
+    own = [inst.number(f"entry{at}") for at in range(ENTRIES)]
+    return np.concatenate([entries[:first], own, entries[first + ENTRIES :]])
 
 
 def psum_slots(inst: Instruction, words: int) -> Strided:

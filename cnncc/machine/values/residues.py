@@ -106,6 +106,8 @@ class Residues(Arithmetic):
                 v = _integers(v * _by_image(draws.real("slope", epilogue.slope), v.ndim))
             v = v + epilogue.zero
         v = self._clamped(v, "clamp", epilogue.clamp)
+        if epilogue.table is not None:
+            v = _scaled(v, draws.table(epilogue.table.entries, epilogue.table.shift))
         if epilogue.factors is None:
             return v
         assert residual is not None
@@ -117,8 +119,13 @@ class Residues(Arithmetic):
         return self._clamped(combined + fixed, "add_clamp", epilogue.add_clamp)
 
     def _clamped(self, v: Ints, stage: str, bounds: tuple[int, int]) -> Ints:
-        factor, addend = (_by_image(each, v.ndim) for each in self.draws.clamp(stage, bounds))
-        return _integers(_integers(v) * factor + addend)
+        return _scaled(v, self.draws.clamp(stage, bounds))
+
+
+def _scaled(v: Ints, drawn: tuple[Ints, Ints]) -> Ints:
+    """v times a factor [draw], plus an addend [draw]."""
+    factor, addend = (_by_image(each, v.ndim) for each in drawn)
+    return _integers(_integers(v) * factor + addend)
 
 
 def _by_image(drawn: Ints, axes: int) -> Ints:
