@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
@@ -22,6 +22,7 @@ from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.numerics import INT32, quantise
 from cnncc.passes._onnx.codes import Codes, codes_of
 from cnncc.passes._onnx.layers import ClampLayer, StaysOnHost, read_layer
+from cnncc.passes._onnx.replacement import import_microsoft
 from cnncc.passes.onnx_fold_constants import fold_node
 from cnncc.weights import Array, WeightStore
 
@@ -334,7 +335,7 @@ class OnnxFoldQdqPass(ModulePass):
         PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
         nodes = [node for node in op.walk() if isinstance(node, NodeOp)]
         if any(node.domain is not None and node.domain.data == MICROSOFT for node in nodes):
-            _import_microsoft(op)
+            import_microsoft(op)
         for node in nodes:
             if not node.is_op("DequantizeLinear"):
                 continue
@@ -342,9 +343,3 @@ class OnnxFoldQdqPass(ModulePass):
                 fold_node(node, op, store)
             else:  # Its reader would not be the only one of the codes.
                 Rewriter.erase_op(node)
-
-
-def _import_microsoft(module: ModuleOp) -> None:
-    versions = module.attributes.get("onnx.opset_imports")
-    if isinstance(versions, DictionaryAttr) and MICROSOFT not in versions.data:
-        module.attributes["onnx.opset_imports"] = DictionaryAttr({**versions.data, MICROSOFT: IntegerAttr(1, i64)})

@@ -27,6 +27,7 @@ from cnncc.eval.cnn import convolution, evaluate, pixels_in_turn, pool_values, q
 from cnncc.numerics import Ints
 from cnncc.passes._onnx.builder import base_of, image_dims
 from cnncc.passes._onnx.calibration import Scale
+from cnncc.passes._onnx.functions import FunctionLayer
 from cnncc.passes._onnx.layers import (
     AddLayer,
     ClampLayer,
@@ -126,7 +127,21 @@ class _Layers:
         if value.owner not in self.layers:
             return own
         moved = self._real(value, rounded=True) - self._real(value, rounded=False)
-        return own + float(np.square(moved).mean())
+        return own + float(np.square(moved).mean()) + self._sag(value)
+
+    def _sag(self, value: SSAValue) -> float:
+        """The mean square of how far the lines between the entries of a table lie beside the function, at most."""
+        node = value.owner
+        assert isinstance(node, NodeOp)
+        layer, apart = self.layers[node], self.lowering.entries_apart.get(node, 1)
+        if not isinstance(layer, FunctionLayer) or apart == 1:
+            return 0.0
+        x, half = (
+            self._operand(node.operands[0], rounded=False),
+            apart / 2 * self.lowering.scales[node.operands[0]].scale,
+        )
+        before, at, behind = (layer.reals(x + side).astype(np.float64) for side in (-half, 0.0, half))
+        return float(np.square((before + behind) / 2 - at).mean())
 
     def _fitting(self, value: SSAValue) -> float:
         """The step that the calibrated range of `value` needs."""
@@ -217,6 +232,8 @@ def _computed(layer: AnyLayer, operands: Sequence[Doubles], weights: tuple[Doubl
             return x * operands[1]
         case ClampLayer():
             return np.clip(x, layer.lo, layer.hi)
+        case FunctionLayer():
+            return layer.reals(x).astype(np.float64)
         case LeakyLayer():
             return np.where(x < 0, x * layer.slope, x)
         case ConcatLayer():

@@ -5,6 +5,7 @@ Nodes as layers:
     layers.py              a node as a layer, or why it stays on the host
     quantised_layers.py    likewise, for a model that is quantised already
     codes.py               its integers, and those that give onnxruntime's
+    functions.py           functions of single numbers, as tables
     windows.py             the sliding window of a node
     normalisation.py       batch normalisation
     pads.py                what a Pad adds

@@ -72,6 +72,7 @@ class CnnBuilder:
         self.scales: dict[SSAValue, Scale] = {}
         self.weight_scales: dict[NodeOp, Floats] = {}  # f32[k]
         self.narrowed: dict[NodeOp, int] = {}  # channels with coarser weights than operands allow, so that psums fit
+        self.entries_apart: dict[NodeOp, int] = {}  # integers from one entry of a function's table to the next
         self.globals: list[GlobalOp] = []
         self.block = Block()
 

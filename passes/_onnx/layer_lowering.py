@@ -10,13 +10,14 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import ClampOp, ConcatOp, MulOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
+from cnncc.dialects.cnn import ClampOp, ConcatOp, LookupOp, MulOp, ShuffleOp, SliceOp, Steps, StepsAttr, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal, refusals_of
 from cnncc.numerics import Floats, integer_range
 from cnncc.passes._onnx.builder import CnnBuilder, checked, image_dims
 from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.codes import product_factor
+from cnncc.passes._onnx.functions import FunctionLayer, function_table
 from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PixelsLayer, PoolLayer, ShuffleLayer, SliceLayer
 from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
 from cnncc.window import Window
@@ -144,6 +145,17 @@ def lower_activation(
     image = builder.image(node.operands[0], f"{label}.in")
     words = _less_zero(builder, image, x, label)
     return builder.requant(words, _ratios(image, x, y), y, label, label, slope, y.within(*bounds))
+
+
+def lower_function(builder: CnnBuilder, node: NodeOp, layer: FunctionLayer, label: str) -> SSAValue:
+    """A function of single numbers as a table."""
+    x, y = builder.scales[node.operands[0]], builder.scales[node.results[0]]
+    table = function_table(layer, x, y)
+    builder.entries_apart[node] = 1 << table.shift
+    source = builder.image(node.operands[0], f"{label}.in")
+    symbol = builder.symbol(f"{label}.t", table.entries.astype(np.int16))
+    steps = Steps(clamp=table.clamp, table=symbol, shift=table.shift)
+    return builder.emit(LookupOp, [source], builder.operand, shape(source.type), label, {"by": StepsAttr(steps)})
 
 
 def _less_zero(builder: CnnBuilder, image: SSAValue, x: Scale, label: str) -> SSAValue:

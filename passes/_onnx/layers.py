@@ -19,8 +19,10 @@ from cnncc.dialects.onnx import NodeOp, ValueType, constant_operand
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import opset_imports
+from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.frontend.onnx_types import UNKNOWN
 from cnncc.numerics import Floats
+from cnncc.passes._onnx.functions import FunctionLayer, read_function
 from cnncc.passes._onnx.normalisation import read_normalisation
 from cnncc.passes._onnx.windows import (
     StaysOnHost,
@@ -131,6 +133,7 @@ Layer = (
     | MulLayer
     | ClampLayer
     | LeakyLayer
+    | FunctionLayer
     | ReshapeLayer
     | ConcatLayer
     | SliceLayer
@@ -139,6 +142,10 @@ Layer = (
 )
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 MOST_BLOCK = 8  # of DepthToSpace: each of blocksize * blocksize parts is a layer, or a copy
+# Of single numbers. They are smooth, or made for small machines.
+FUNCTIONS = (
+    "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Erf", "Gelu", "Mish", "HardSigmoid", "HardSwish",
+)  # fmt: skip
 # Why a node stays that a pass takes away otherwise.
 LEFT = {
     "Pad": "it is not folded: it pads other than zeros around rows and columns, or not a Conv or pool alone",
@@ -151,8 +158,8 @@ Reader = Callable[[NodeOp, WeightStore], T]
 
 def read_layer(node: NodeOp, store: WeightStore) -> Layer:
     """The layer of `node`. Raises StaysOnHost, with the reason, if the array cannot run it."""
-    read = READERS.get(node.op_type.data) if node.domain is None else None
-    if read is None:
+    readers = READERS if node.domain is None else OWN_READERS if node.domain.data == MICROSOFT else {}
+    if (read := readers.get(node.op_type.data)) is None:
         raise StaysOnHost(LEFT.get(node.op_type.data, "the array has no such operator"))
     return read_with(read, node, store)
 
@@ -493,6 +500,7 @@ READERS: dict[str, Reader[Layer]] = {
     "Clip": _clip,
     "LeakyRelu": _leaky_relu,
     "PRelu": _prelu,
+    **dict.fromkeys(FUNCTIONS, read_function),
     "Flatten": _reshape,
     "Reshape": _reshape,
     "Squeeze": _reshape,
@@ -503,6 +511,9 @@ READERS: dict[str, Reader[Layer]] = {
     "Slice": _slice,
     "DepthToSpace": _depth_to_space,
 }
+
+# Of onnxruntime's own operators.
+OWN_READERS: dict[str, Reader[Layer]] = dict.fromkeys(("Gelu", "QuickGelu"), read_function)
 
 # Readers for integers too: they use shapes and attributes alone, and their layers only move or compare numbers.
 ON_INTEGERS: dict[str, Reader[Layer]] = {

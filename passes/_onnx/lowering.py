@@ -28,12 +28,14 @@ from cnncc.frontend.node_macs import module_macs
 from cnncc.main_function import input_names, main_arguments, main_function, output_names, returned
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale
+from cnncc.passes._onnx.functions import FunctionLayer
 from cnncc.passes._onnx.layer_lowering import (
     lower_activation,
     lower_add,
     lower_clamp,
     lower_concat,
     lower_conv,
+    lower_function,
     lower_mean,
     lower_mul,
     lower_pixels,
@@ -140,6 +142,8 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return lower_sum_of_two(builder, node, layer, label)
         case ProductLayer():
             return lower_product(builder, node, layer, label)
+        case FunctionLayer():
+            return lower_function(builder, node, layer, label)
         case QuantizeLayer():
             return lower_quantize(builder, node, layer, label)
         case DequantizeLayer() | LeakyLayer():  # the same integers: reals of codes; or part of the sum before

@@ -21,6 +21,7 @@ from cnncc.dialects.weights import ConstantOp
 from cnncc.main_function import main_function
 from cnncc.numerics import dequantise, quantise
 from cnncc.passes._onnx.codes import Codes, codes_of, rescaling
+from cnncc.passes._onnx.functions import FunctionLayer
 from cnncc.passes._onnx.layers import (
     ClampLayer,
     ConcatLayer,
@@ -123,7 +124,8 @@ class Placement:
     @property
     def is_exact(self) -> bool:
         """Whether all integers on the array are the model's own, so that results are onnxruntime's bit for bit."""
-        exact = (isinstance(layer, QuantisedLayer) or moves_integers(layer) for layer in self.layers.values())
+        kept = QuantisedLayer | FunctionLayer  # without ranges, functions are of codes
+        exact = (isinstance(layer, kept) or moves_integers(layer) for layer in self.layers.values())
         return all(exact) and not self.needs_ranges
 
     @property
@@ -216,7 +218,8 @@ def _is_stranded(node: NodeOp, placement: Placement) -> bool:
     The host quantises its own results exactly, too.
     """
     layer = placement.layers[node]
-    is_free = (moves_integers(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
+    is_free = (moves_integers(layer) and not isinstance(layer, PoolLayer)) or isinstance(layer, FunctionLayer)
+    is_free = is_free or node.is_op("BatchNormalization")
     if not is_free or any(value.owner not in placement.reasons for value in sources(node, layer)):
         return False
     return all(

@@ -1,8 +1,8 @@
 """Reads nodes of a quantised model, in integers and with the model's own scales. No pass.
 
 A *code* is an integer of the model, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
-QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearMul, QLinearLeakyRelu, QLinearAveragePool,
-QLinearGlobalAveragePool as onnxruntime computes them.
+QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearMul, QLinearLeakyRelu, QLinearSigmoid,
+QLinearAveragePool, QLinearGlobalAveragePool as onnxruntime computes them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from cnncc.passes._onnx.codes import (
     require_normal,
     rescaling,
 )
+from cnncc.passes._onnx.functions import CodeFunctionLayer, model_of
 from cnncc.passes._onnx.layers import (
     ON_INTEGERS,
     READERS,
@@ -111,7 +112,7 @@ class ProductLayer:
     y: Codes
 
 
-QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer | ProductLayer
+QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer | ProductLayer | CodeFunctionLayer
 AnyLayer = Layer | QuantisedLayer
 
 
@@ -376,6 +377,12 @@ def _leaky_relu(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     return SumLayer(Window((1, 1)), None, np.zeros(channels, np.int64), multipliers, x, y, alpha)
 
 
+def _sigmoid(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """Any shape, int8 or uint8. A table has the result for each code."""
+    x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
+    return CodeFunctionLayer(model_of(node, store).SerializeToString(deterministic=True), x, y)
+
+
 # By domain and operator: the reader, and the element types of the first input and the result.
 QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements, Elements]] = {
     ("", "QuantizeLinear"): (_quantize, REALS, BYTES),
@@ -388,6 +395,7 @@ QUANTISED_READERS: dict[tuple[str, str], tuple[Reader[QuantisedLayer], Elements,
     (MICROSOFT, "QLinearAdd"): (_add, BYTES, BYTES),
     (MICROSOFT, "QLinearMul"): (_mul, BYTES, BYTES),
     (MICROSOFT, "QLinearLeakyRelu"): (_leaky_relu, BYTES, BYTES),
+    (MICROSOFT, "QLinearSigmoid"): (_sigmoid, BYTES, BYTES),
     (MICROSOFT, "QLinearAveragePool"): (_average_pool, BYTES, BYTES),
     (MICROSOFT, "QLinearGlobalAveragePool"): (_global_average_pool, BYTES, BYTES),
 }

@@ -9,11 +9,21 @@ from math import prod
 from typing import cast
 
 import numpy as np
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    DictionaryAttr,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    i64,
+)
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cnncc.dialects.onnx import NodeOp, new_constant, text, text_attr
+from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import Array, WeightStore
 
@@ -60,6 +70,7 @@ class Replacement:
     def node(
         self, op_type: str, operands: Sequence[SSAValue], dims: Sequence[int],
         attributes: Mapping[str, Attribute] = {}, old: NodeOp | None = None, element: Attribute | None = None,
+        domain: str = "",
     ) -> SSAValue:  # fmt: skip
         """The result of a new node, of elements of a type: that of its first operand without one.
 
@@ -68,6 +79,8 @@ class Replacement:
         properties: dict[str, Attribute] = {"op_type": StringAttr(op_type)}
         if name := self.names.like(old) if old else self.names.like(self.nodes[0], f".{op_type.lower()}"):
             properties["node_name"] = text_attr(name)
+        if domain:
+            properties["domain"] = StringAttr(domain)
         kind = TensorType(element or cast("TensorType[Attribute]", operands[0].type).element_type, [*dims])
         node = NodeOp.create(operands=operands, result_types=[kind], attributes=attributes, properties=properties)
         # Before the last of them, and so behind all that any of them reads.
@@ -117,6 +130,13 @@ def activations(node: NodeOp) -> Iterator[NodeOp]:
             return
         yield use
         node = use
+
+
+def import_microsoft(module: ModuleOp) -> None:
+    """Let a model have operators of onnxruntime's own."""
+    versions = module.attributes.get("onnx.opset_imports")
+    if isinstance(versions, DictionaryAttr) and MICROSOFT not in versions.data:
+        module.attributes["onnx.opset_imports"] = DictionaryAttr({**versions.data, MICROSOFT: IntegerAttr(1, i64)})
 
 
 def dims_of(value: SSAValue) -> tuple[int, ...]:
