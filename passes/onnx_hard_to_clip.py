@@ -53,7 +53,7 @@ class OnnxHardToClipPass(ModulePass):
                                               %0 = onnx.node "Mul"(%x, %3)
 
     A node stays that is of other numbers than f32, of other than two to four dims, or that the array file has on the
-    host. So does one between conversions of codes, whose result is the model's own on the host.
+    host. So does one between conversions of codes, for which a table has the model's own results.
     """
 
     name = "onnx-hard-to-clip"

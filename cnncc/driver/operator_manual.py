@@ -7,7 +7,7 @@ from inspect import getdoc
 
 from cnncc.driver.pass_manual import passes, summary
 from cnncc.frontend.graph_limits import MOST_ELEMENTS, MOST_NODES, MOST_STEP, MOST_TRIPS
-from cnncc.passes._onnx.layers import ON_INTEGERS, READERS
+from cnncc.passes._onnx.layers import ON_INTEGERS, OWN_READERS, READERS
 from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
 from cnncc.passes._onnx.random_nodes import RANDOM_OPS
 from cnncc.passes._onnx.windows import MOST_SIDE
@@ -40,6 +40,8 @@ These limits hold for every node on the array:
   input so often. A Conv before a DepthToSpace becomes a Conv for each pixel of a square.
 - A Conv of f32 after a SpaceToDepth becomes a Conv of the image before it. So does one after a Concat of slices, as in
   YOLOv5's Focus, or after a Transpose between two Reshapes that are a SpaceToDepth.
+- A number times its Sigmoid, SiLU, becomes one function. HardSigmoid and HardSwish of f32 become a Clip of a line, and
+  a product with it. Between conversions of codes they are functions with a table.
 - An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 
@@ -99,6 +101,10 @@ def _quantised() -> Iterator[tuple[str, ...]]:
 def manual() -> str:
     """The text of docs/operators.md."""
     readers = [(f"`{name}`", _limits(reader), "yes" if name in ON_INTEGERS else "") for name, reader in READERS.items()]
+    readers += [
+        (f"`{name}`", f"Of onnxruntime's own (com.microsoft). {_limits(each)}", "")
+        for name, each in OWN_READERS.items()
+    ]
     folding = [(f"`{name}`", summary(each)) for name, each in passes().items() if name.startswith("onnx-")]
     folding = [row for row in folding if row[0] != "`onnx-to-cnn`"]
     sizes = {"nodes": MOST_NODES, "elements": MOST_ELEMENTS, "step": MOST_STEP, "trips": MOST_TRIPS, "side": MOST_SIDE}

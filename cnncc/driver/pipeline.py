@@ -24,7 +24,7 @@ from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.frontend.input_shapes import NO_SHAPES, Shapes
 from cnncc.main_function import input_names, main_arguments, output_names
 from cnncc.mapper.objective import Objective
-from cnncc.passes._onnx.layers import READERS
+from cnncc.passes._onnx.layers import OWN_READERS, READERS
 from cnncc.passes._onnx.placement import HOST, NOT_ON_CORES
 from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
 from cnncc.passes._programs.array_mark import mark_of
@@ -368,7 +368,7 @@ def mark_host_operators(module: ModuleOp, operators: Sequence[str]) -> None:
     from onnx import defs
 
     module.attributes.pop(HOST, None)
-    on_array = {*READERS, *(name for _, name in QUANTISED_READERS)}
+    on_array = {*READERS, *OWN_READERS, *(name for _, name in QUANTISED_READERS)}
     if unknown := next((name for name in operators if name not in on_array and not defs.has(name)), None):
         raise Refusal(f"cores.host: there is no operator '{one_line(unknown, 40)}'; {hint(unknown, sorted(on_array))}")
     if operators:

@@ -144,7 +144,7 @@ SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 MOST_BLOCK = 8  # of DepthToSpace: each of blocksize * blocksize parts is a layer, or a copy
 # Of single numbers. They are smooth, or made for small machines.
 FUNCTIONS = (
-    "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Erf", "Gelu", "Mish", "HardSigmoid", "HardSwish",
+    "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Erf", "Gelu", "Mish", "HardSigmoid", "HardSwish",
 )  # fmt: skip
 # Why a node stays that a pass takes away otherwise.
 LEFT = {

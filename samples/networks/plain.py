@@ -80,12 +80,22 @@ class Builder:
         """x times a line that is clipped to 0..1."""
         return self.node("HardSwish", [x], f"{x}.swish", self.channels[x])
 
-    def gated(self, x: str, squeezed: int) -> str:
-        """Squeeze and excitation: each channel times a number from 0 to 1 that the means of all channels give."""
+    def silu(self, x: str) -> str:
+        """x times its sigmoid, as PyTorch exports it."""
+        sigmoid = self.node("Sigmoid", [x], f"{x}.sigmoid", self.channels[x])
+        return self.node("Mul", [x, sigmoid], f"{x}.silu", self.channels[x])
+
+    def gated(self, x: str, squeezed: int, hard: bool = True) -> str:
+        """Squeeze and excitation: each channel times a number from 0 to 1 that the means of all channels give.
+
+        hard: whether ReLU and HardSigmoid make it, not SiLU and Sigmoid.
+        """
         pooled = self.node("GlobalAveragePool", [x], f"{x}.mean", self.channels[x])
-        y = self.conv(self.relu(self.conv(pooled, f"{x}.squeeze", squeezed, 1)), f"{x}.excite", self.channels[x], 1)
-        gate = self.node("HardSigmoid", [y], f"{x}.gate", self.channels[x], alpha=1 / 6)
-        return self.node("Mul", [gate, x], f"{x}.gated", self.channels[x])
+        inside = self.conv(pooled, f"{x}.squeeze", squeezed, 1)
+        y = self.conv(self.relu(inside) if hard else self.silu(inside), f"{x}.excite", self.channels[x], 1)
+        gate = ("HardSigmoid", {"alpha": 1 / 6}) if hard else ("Sigmoid", {})
+        y = self.node(gate[0], [y], f"{x}.gate", self.channels[x], **gate[1])
+        return self.node("Mul", [y, x], f"{x}.gated", self.channels[x])
 
     def prelu(self, x: str) -> str:
         """A PRelu with one slope for all channels."""
@@ -303,6 +313,37 @@ def mobilenet_v3(size: int) -> Network:
             x = net.norm(net.conv(y, f"{label}.project", k, 1, bias=False))
     x = net.hard_swish(net.norm(net.conv(x, "conv2", 576, 1, bias=False)))
     return net.done(net.linear(net.hard_swish(net.linear(net.mean(x), "fc1", 1024)), "fc2", 1000))
+
+
+# Of each stage: how much channels grow inside a block, those behind it, the number of blocks, first stride, kernel.
+B0_STAGES = (
+    (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+    (6, 320, 1, 1, 3),
+)  # fmt: skip
+
+
+def efficientnet(size: int) -> Network:
+    """EfficientNet-B0: blocks of 1x1, depthwise, a gate, and 1x1, with SiLU, and a shortcut where the shape stays.
+
+    Source: Tan and Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", 2019, Table 1.
+    """
+    net = Builder("efficientnet", size)
+    x = net.silu(net.norm(net.conv("image", "conv1", 32, 3, stride=2, pad=1, bias=False)))
+    for stage, (times, k, blocks, first, kernel) in enumerate(B0_STAGES, start=1):
+        for block in range(1, blocks + 1):
+            label, c, y, stride = f"s{stage}b{block}", net.channels[x], x, first if block == 1 else 1
+            if times > 1:
+                y = net.silu(net.norm(net.conv(x, f"{label}.expand", times * c, 1, bias=False)))
+            window = {"stride": stride, "pad": kernel // 2, "group": times * c}
+            y = net.silu(net.norm(net.conv(y, f"{label}.dw", times * c, kernel, **window, bias=False)))
+            y = net.gated(y, max(1, c // 4), hard=False)
+            if stride == 1 and c == k:
+                y = net.norm(net.conv(y, f"{label}.project", k, 1, bias=False), BRANCH_SCALE)
+                x = net.node("Add", [y, x], f"{label}.add", k)
+            else:
+                x = net.norm(net.conv(y, f"{label}.project", k, 1, bias=False))
+    x = net.silu(net.norm(net.conv(x, "conv2", 1280, 1, bias=False)))
+    return net.done(net.linear(net.mean(x), "fc", 1000))
 
 
 def unet(size: int) -> Network:
