@@ -131,6 +131,15 @@ def test_samples_models_mobilenet_v3_has_the_weights_of_torchvision() -> None:
     assert [kinds.count(kind) for kind in ("Conv", "HardSwish", "HardSigmoid", "Mul", "Add")] == [52, 19, 9, 9, 6]
 
 
+def test_samples_models_efficientnet_has_the_weights_of_torchvision() -> None:
+    """Which counts no means and variances of batch norms."""
+    network = SAMPLES["efficientnet"].build(224)
+    kinds = [node.op_type for node in network.model.graph.node]
+    statistics = sum(weight.count for weight in network.weights if weight.name.endswith((".mean", ".var")))
+    assert network.parameters - statistics == 5_288_548
+    assert [kinds.count(kind) for kind in ("Conv", "Sigmoid", "Mul", "Add")] == [81, 65, 65, 9]
+
+
 def test_samples_models_unet_has_the_weights_of_the_published_one() -> None:
     """That of Buda et al., which counts no means and variances of batch norms. Other sizes cannot be halved."""
     network = SAMPLES["unet"].build(256)

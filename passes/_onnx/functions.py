@@ -72,7 +72,7 @@ class CodeFunctionLayer(FunctionLayer):
 
 
 def read_function(node: NodeOp, store: WeightStore) -> FunctionLayer:
-    """Any shape. A table has its result for each code or word of 8 bits. Of 16 bits it has 257, and lines between them."""
+    """Any shape. Each code, or word of 8 bits, has its result; words of 16 bits have lines between 257 results."""
     require(len(node.own_operands) == 1, f"it has {len(node.own_operands)} inputs, not 1")
     return FunctionLayer(model_of(node, store).SerializeToString(deterministic=True))
 

@@ -93,9 +93,9 @@ class Builder:
         pooled = self.node("GlobalAveragePool", [x], f"{x}.mean", self.channels[x])
         inside = self.conv(pooled, f"{x}.squeeze", squeezed, 1)
         y = self.conv(self.relu(inside) if hard else self.silu(inside), f"{x}.excite", self.channels[x], 1)
-        gate = ("HardSigmoid", {"alpha": 1 / 6}) if hard else ("Sigmoid", {})
-        y = self.node(gate[0], [y], f"{x}.gate", self.channels[x], **gate[1])
-        return self.node("Mul", [y, x], f"{x}.gated", self.channels[x])
+        slope: dict[str, Any] = {"alpha": 1 / 6} if hard else {}
+        gate = self.node("HardSigmoid" if hard else "Sigmoid", [y], f"{x}.gate", self.channels[x], **slope)
+        return self.node("Mul", [gate, x], f"{x}.gated", self.channels[x])
 
     def prelu(self, x: str) -> str:
         """A PRelu with one slope for all channels."""
