@@ -14,7 +14,8 @@ from cnncc.isa.fields import AXES, Field, FieldTerm, Value
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 
 BODY = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end", "core", "route")]
-QUIET = [spec for spec in BODY if spec.name in ("sync", "desc", "step", "unit", "mac")]  # that use no semaphores
+# They use no semaphores.
+QUIET = [spec for spec in BODY if spec.name in ("sync", "desc", "step", "unit", "table", "mac")]
 STRANGE = [0, 1, 2, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 
 

@@ -67,6 +67,14 @@ ENCODINGS = [
     ("unit residual=1 multiply=1 factor_a=0x38a5493b factor_b=0x40400000 fixed=0x40000000 add_lo=-7 add_hi=7",
      "2ca00000 00000000 00000000 00000000 38a5493b 40400000 40000000 fffffff9 00000007 00000000"),
     ("unit scale=1 leaky=1 slope=0x3dcccccd", "2d400000" + " 00000000" * 8 + " 3dcccccd"),
+    ("unit lookup=1 shift=9 last=-2", "2c19fffe" + " 00000000" * 9),
+    ("table part=5 entry0=1 entry1=-2 entry2=3 entry3=-4 entry4=5 entry5=-6 entry6=7 entry7=-8 entry8=9 entry9=-10 "
+     "entry10=11 entry11=-12 entry12=13 entry13=-14 entry14=15 entry15=-16 entry16=17 entry17=-18 entry18=19 "
+     "entry19=-20 entry20=21 entry21=-22 entry22=23 entry23=-24 entry24=25 entry25=-26 entry26=27 entry27=-28 "
+     "entry28=29 entry29=-30 entry30=32767 entry31=-32768",
+     "3c000005 0001fffe 0003fffc 0005fffa 0007fff8 0009fff6 000bfff4 000dfff2 000ffff0 0011ffee 0013ffec 0015ffea "
+     "0017ffe8 0019ffe6 001bffe4 001dffe2 7fff8000"),
+    ("table entry1=258", "3c000000 00000102" + " 00000000" * 15),
     ("commit source=glb row0=1 rows=4 col0=2 cols=8 take=9 take_when=always give=1 give_when=0 set_rows=2 "
      "set_cols=4 desc=5 operand=6 residual=7 params=8 offset=16 channel=3 y=2 x=-1 param=-4 "
      "pixels=2 lines=3 channels=4 pixel_term=x*1 line_term=y*-3 channel_term=k*1 psum_slot=1 "

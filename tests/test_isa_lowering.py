@@ -207,7 +207,7 @@ REFUSED = [
     ("commit y", "commit z", "there is no view z before it"),
     ("tensor x.glb", "tensor elsewhere", "names tensor 'elsewhere', which does not exist"),
     ("factors conv1.f", "factors conv1.w", r"factors conv1.w are int16\[4, 2, 3, 3\], not three float32"),
-    ("factors conv1.f", "factors none", "there are no factors none"),
+    ("factors conv1.f", "factors none", "there is no weights.global @none"),
     ("n2n_slot 3", "n2n_slot 65536", "n2n_slot: 65536 is outside 0..65535"),
     ("start y-1 x-1", "start y-1 x-32769", "x: -32769 is outside -32768..32767"),
     ("count 2 {\n        array.repeat", "count 16777216 {\n        array.repeat", "count: 16777216 is outside"),

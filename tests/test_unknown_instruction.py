@@ -34,7 +34,8 @@ from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.work_limit import work_of
 
 ARCH = arch_2x2()
-NEITHER = set[InstructionKind]()  # instructions of engines that move no words and change no settings
+# Instructions of engines that move no words, and change no settings on which words or cycles depend.
+NEITHER = {InstructionKind.TABLE}
 
 
 def run_values(program: Sequence[Instruction]) -> None:
