@@ -218,7 +218,7 @@ class _Layer:
             case Kind.UNIT:
                 what = "output units"
             case Kind.TABLE:
-                what = f"entries {(first := ENTRIES * inst.number('part'))} to {first + ENTRIES - 1} of their table"
+                what = f"entries {(first := ENTRIES * inst.number('part'))} to {first + ENTRIES - 1} of the table"
             case _:
                 assert_never(kind)
         return inst, f"{self.label}: {what}"

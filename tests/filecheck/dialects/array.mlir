@@ -16,6 +16,8 @@ builtin.module {
     array.unit bias, scale, zero -2, clamp [-40, 90], factors f
     // CHECK: array.unit factors f, multiply
     array.unit factors f, multiply
+    // CHECK: array.unit clamp [-8, 1016], table t, shift 2
+    array.unit clamp [-8, 1016], table t, shift 2
     // CHECK-NEXT: array.signal semaphore 1, count 2
     array.signal semaphore 1, count 2
     // Fields at their default are left out, also when they were written.

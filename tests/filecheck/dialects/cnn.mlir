@@ -40,5 +40,7 @@ func.func @main(%x: tensor<2x2x7x5xi16> {onnx.name = "x", cnn.quant = #cnn.quant
   %11 = cnn.pool "max" %6 window <kernel = [1, 1]> then <scale = "l", slope = 0.25, shuffle = 2> : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
   // CHECK: cnn.slice %{{.*}} from 4 label "right" : tensor<2x6x4x5xi16> -> tensor<2x2x4x5xi16>
   %12 = cnn.slice %6 from 4 label "right" : tensor<2x6x4x5xi16> -> tensor<2x2x4x5xi16>
+  // CHECK: cnn.lookup %{{.*}} by <clamp = [-8, 1016], table = "t", shift = 2> label "sigmoid" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi8>
+  %15 = cnn.lookup %6 by <clamp = [-8, 1016], table = "t", shift = 2> label "sigmoid" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi8>
   func.return %8 : tensor<2x3xf32>
 }

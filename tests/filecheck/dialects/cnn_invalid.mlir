@@ -75,7 +75,7 @@ func.func @main(%x: tensor<1x2xi16>) {
 // -----
 
 // The sum of two operands is no psum, which biases and scales are for.
-// CHECK: cnn.add: the epilogue has no bias and no scale, only factors
+// CHECK: cnn.add: the epilogue has no bias, no scale and no table, only factors
 func.func @main(%x: tensor<1x2xi16>) {
   %0 = cnn.add %x residual %x : tensor<1x2xi16> then <bias = "b", factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
   func.return
@@ -83,7 +83,7 @@ func.func @main(%x: tensor<1x2xi16>) {
 
 // -----
 
-// CHECK: cnn.add: the epilogue has no bias and no scale, only factors
+// CHECK: cnn.add: the epilogue has no bias, no scale and no table, only factors
 func.func @main(%x: tensor<1x2xi16>) {
   %0 = cnn.add %x residual %x : tensor<1x2xi16> then <scale = "q", factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
   func.return
@@ -334,5 +334,63 @@ func.func @main(%x: tensor<1x2x3x4xi16>, %y: tensor<1x2x1x4xi16>) {
 // CHECK: cnn.add: the first operand and the result have one shape
 func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x1xi16>) {
   %0 = cnn.add %y residual %x : tensor<1x2xi16> then <factors = "f"> : tensor<1x1xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: shift is 16: it is 0 to 15, and 0 without a table
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.lookup %x by <clamp = [0, 9], table = "t", shift = 16> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: shift is 1: it is 0 to 15, and 0 without a table
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.clamp %x by <clamp = [0, 9], shift = 1> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// Integers -1 to 512 are one more than 256 * 2 and the first.
+// CHECK: table t has 257 entries for every 2-th integer, which end before the clamp [-1, 512]: give a greater shift or a narrower clamp
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.lookup %x by <clamp = [-1, 511], table = "t", shift = 1> : tensor<1x2xi16> -> tensor<1x2xi16>
+  %1 = cnn.lookup %x by <clamp = [-1, 512], table = "t", shift = 1> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: table t has 257 entries for every 32768-th integer, which end before the clamp [-2147483648, 2147483647]
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.lookup %x by <table = "t", shift = 15> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.lookup: it has a clamp, a table and its shift, and nothing else
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.lookup %x by <clamp = [0, 9]> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.lookup: it has a clamp, a table and its shift, and nothing else
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.lookup %x by <scale = "q", clamp = [0, 9], table = "t"> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.add: the epilogue has no bias, no scale and no table, only factors
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.add %x residual %x : tensor<1x2xi16> then <clamp = [0, 9], factors = "f", table = "t"> : tensor<1x2xi16> -> tensor<1x2xi16>
   func.return
 }

@@ -84,10 +84,22 @@ func.func @main(%x: tensor<1x2x3x3xi16>) {
 
 // -----
 
-// CHECK: a copy has no bias and no scale, only factors
+// CHECK: a copy has no bias, no scale and no table, only factors
 func.func @main(%x: tensor<1x2x3x3xi16>) {
   %0 = nest.layer "copy" %x residual %x : tensor<1x2x3x3xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 1, s = 1>
        window <kernel = [1, 1], group = 2> then <scale = "q", factors = "f">
+       : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
+    nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: a copy has no bias, no scale and no table, only factors
+func.func @main(%x: tensor<1x2x3x3xi16>) {
+  %0 = nest.layer "copy" %x residual %x : tensor<1x2x3x3xi16> sizes <n = 1, k = 2, c = 1, h = 3, w = 3, r = 1, s = 1>
+       window <kernel = [1, 1], group = 2> then <clamp = [0, 9], factors = "f", table = "t">
        : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16> {
     nest.for k { nest.for h { nest.for w { nest.mac } } }
   }

@@ -146,3 +146,61 @@ func.func @groups(%x: tensor<1x6x1x1xi16>) {
   %6 = cnn.shuffle %5 groups 2 label "u" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
   func.return
 }
+
+// A table follows the clamps that begin with its least integer or below it, whatever the greatest is. A residual and a
+// shuffle follow the table.
+// CHECK-LABEL: @table
+// CHECK-NEXT: %[[A:.*]] = cnn.conv %x weights @w window <kernel = [1, 1]> then <bias = "b", scale = "q", clamp = [-9, 90], table = "t", shift = 3> label "c" until "t"
+// CHECK-NEXT: %[[B:.*]] = cnn.pool "max" %x residual %[[A]] : tensor<1x4x3x3xi16> window <kernel = [1, 1]> then <clamp = [-8, 247], factors = "f", add_clamp = [-5, 5], table = "u"> label "p" until "a"
+// CHECK-NEXT: %[[C:.*]] = cnn.pool "max" %[[B]] window <kernel = [1, 1]> then <clamp = [-8, 247], shuffle = 2, table = "u"> label "r" until "s"
+func.func @table(%x: tensor<1x4x3x3xi16>) -> tensor<1x4x3x3xi16> {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> label "c" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi32>
+  %1 = cnn.bias %0 @b : tensor<1x4x3x3xi32> -> tensor<1x4x3x3xi32>
+  %2 = cnn.requant %1 by <scale = "q", clamp = [-900, 90]> : tensor<1x4x3x3xi32> -> tensor<1x4x3x3xi16>
+  %3 = cnn.lookup %2 by <clamp = [-9, 900], table = "t", shift = 3> label "t" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %4 = cnn.pool "max" %x window <kernel = [1, 1]> label "p" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %5 = cnn.lookup %4 by <clamp = [-8, 247], table = "u"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %6 = cnn.add %5 residual %3 : tensor<1x4x3x3xi16> then <factors = "f", add_clamp = [-5, 5]> label "a" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %7 = cnn.pool "max" %6 window <kernel = [1, 1]> label "r" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %8 = cnn.lookup %7 by <clamp = [-8, 247], table = "u"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %9 = cnn.shuffle %8 groups 2 label "s" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  func.return %9 : tensor<1x4x3x3xi16>
+}
+
+// A Relu before a table that begins below 0 stays a clamp before it: the entries would stand for other integers. So
+// does what comes after a table, or before the table of a residual.
+// CHECK-LABEL: @order_of_table
+// CHECK-NEXT: %[[A:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [0, 90]> label "p" until "relu"
+// CHECK-NEXT: %[[B:.*]] = cnn.lookup %[[A]] by <clamp = [-9, 90], table = "t">
+// CHECK-NEXT: cnn.clamp %[[B]]
+// CHECK-NEXT: %[[C:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [-9, 90], table = "t"> label "q"
+// CHECK-NEXT: %[[D:.*]] = cnn.clamp %[[C]] by <clamp = [0, 5]>
+// CHECK-NEXT: cnn.lookup %[[D]] by
+// CHECK-NEXT: %[[E:.*]] = cnn.pool "max" %x residual %x : tensor<1x4x3x3xi16> window <kernel = [1, 1]> then <factors = "f"> label "r" until "a"
+// CHECK-NEXT: cnn.lookup %[[E]] by <clamp = [-9, 90], table = "t">
+// CHECK-NEXT: %[[F:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [-9, 90], table = "t"> label "s"
+// CHECK-NEXT: cnn.lookup %[[F]] by <clamp = [-9, 90], table = "u">
+// CHECK-NEXT: %[[G:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [-9, 90], table = "t"> label "v"
+// CHECK-NEXT: cnn.requant %[[G]] by <scale = "q">
+// CHECK-NEXT: func.return
+func.func @order_of_table(%x: tensor<1x4x3x3xi16>) {
+  %0 = cnn.pool "max" %x window <kernel = [1, 1]> label "p" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %1 = cnn.clamp %0 by <clamp = [0, 100]> label "relu" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %2 = cnn.clamp %1 by <clamp = [-20, 90]> label "relu" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %3 = cnn.lookup %2 by <clamp = [-9, 90], table = "t"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %4 = cnn.clamp %3 by <clamp = [0, 5]> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %5 = cnn.pool "max" %x window <kernel = [1, 1]> label "q" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %6 = cnn.lookup %5 by <clamp = [-9, 90], table = "t"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %7 = cnn.clamp %6 by <clamp = [0, 5]> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %8 = cnn.lookup %7 by <clamp = [-9, 90], table = "t"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %9 = cnn.pool "max" %x window <kernel = [1, 1]> label "r" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %10 = cnn.add %9 residual %x : tensor<1x4x3x3xi16> then <factors = "f"> label "a" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %11 = cnn.lookup %10 by <clamp = [-9, 90], table = "t"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %12 = cnn.pool "max" %x window <kernel = [1, 1]> label "s" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %13 = cnn.lookup %12 by <clamp = [-9, 90], table = "t"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %14 = cnn.lookup %13 by <clamp = [-9, 90], table = "u"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %15 = cnn.pool "max" %x window <kernel = [1, 1]> label "v" : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %16 = cnn.lookup %15 by <clamp = [-9, 90], table = "t"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  %17 = cnn.requant %16 by <scale = "q"> : tensor<1x4x3x3xi16> -> tensor<1x4x3x3xi16>
+  func.return
+}

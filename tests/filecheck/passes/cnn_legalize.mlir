@@ -174,3 +174,11 @@ func.func @pixels(%x: tensor<1x4x3x2xi16>, %y: tensor<1x4x1x1xi16>) {
   %1 = cnn.mul %x residual %x : tensor<1x4x3x2xi16> then <factors = "f", multiply = true> label "e" : tensor<1x4x3x2xi16> -> tensor<1x4x3x2xi16>
   func.return
 }
+
+// So does a table.
+// CHECK: func.func @table
+// CHECK-NEXT: cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [-8, 1016], table = "t", shift = 2> label "s" : tensor<2x3x7x5xi16> -> tensor<2x3x7x5xi8>
+func.func @table(%x: tensor<2x3x7x5xi16>) -> tensor<2x3x7x5xi8> {
+  %0 = cnn.lookup %x by <clamp = [-8, 1016], table = "t", shift = 2> label "s" : tensor<2x3x7x5xi16> -> tensor<2x3x7x5xi8>
+  func.return %0 : tensor<2x3x7x5xi8>
+}
