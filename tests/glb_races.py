@@ -24,7 +24,7 @@ from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.isa.table import Instruction
 from cnncc.machine.races import races as ordered_races
 
-NAMES = ("dma", "load", "mac", "unit", "commit")
+NAMES = ("dma", "load", "mac", "unit", "table", "commit")
 
 
 class Accesses(PlainMachine):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import product
-from math import frexp
+from math import floor, frexp
 from operator import add
 
 import numpy as np
@@ -102,6 +102,7 @@ class PlainMachine:
         self.steps: dict[int, dict[tuple[str, int], FieldTerm]] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}  # of the descriptors that an instruction uses
         self.unit: Instruction | None = None
+        self.table = [0] * 256
         self.loops: list[list[int]] = []  # start, iteration, count
         self.executed = 0
         self.moved: Counter[str] = Counter()
@@ -120,7 +121,7 @@ class PlainMachine:
                     at = self.loops[-1][0]
                 else:
                     self.loops.pop()
-            elif name in ("desc", "step", "dma", "load", "mac", "unit", "commit"):
+            elif name in ("desc", "step", "dma", "load", "mac", "unit", "table", "commit"):
                 try:
                     getattr(self, f"do_{name}")(inst)
                 except PlainTrap as trap:
@@ -428,6 +429,10 @@ class PlainMachine:
     def do_unit(self, inst: Instruction) -> None:
         self.unit = inst
 
+    def do_table(self, inst: Instruction) -> None:  # COMMIT-7
+        for i in range(32):
+            self.table[32 * inst.number("part") + i] = inst.number(f"entry{i}")
+
     def do_commit(self, inst: Instruction) -> None:  # COMMIT-1
         places = self.places(inst, inst.number("set_rows"))
         half = None
@@ -537,6 +542,8 @@ class PlainMachine:
                     product = product * np.array(unit.number("slope"), np.uint32).view(np.float32)
             value = self.rounded(product, unit.number("zero"), unit.number("clamp_lo"), unit.number("clamp_hi"))
         value = clamp(value, unit.number("clamp_lo"), unit.number("clamp_hi"))
+        if unit.number("lookup"):
+            value = self.looked_up(value, unit)
         if unit.number("residual"):
             a, b, fixed = (f32_of_bits(unit.number(name)) for name in ("factor_a", "factor_b", "fixed"))
             residual = Fraction(self.read_operand(inst, "residual", terms))
@@ -549,6 +556,15 @@ class PlainMachine:
             value = round(Fraction(float(f32(total))))
             value = clamp(value, unit.number("add_lo"), unit.number("add_hi"))
         return value
+
+    def looked_up(self, value: int, unit: Instruction) -> int:  # COMMIT-7
+        """The line from entry to entry, exactly; then to the nearest integer, and up from the middle of two."""
+        entries = [*self.table, unit.number("last")]
+        place = Fraction(value - unit.number("clamp_lo"), 2 ** unit.number("shift"))
+        place = max(Fraction(0), min(place, Fraction(256)))
+        i = floor(place)
+        after = entries[min(i + 1, 256)]
+        return floor(entries[i] + (after - entries[i]) * (place - i) + Fraction(1, 2))
 
     def rounded(self, product: np.float32, zero: int, low: int, high: int) -> int:
         """Half to even, plus zero; what is no number is `low`, as garbage for a scale may give."""

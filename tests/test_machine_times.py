@@ -224,7 +224,7 @@ class Plain:
     def busy(self, inst: Instruction) -> tuple[list[tuple[str, int]], tuple[str, int]]:
         """What keeps an engine busy, and the latency, each with its cause."""
         arch = self.arch
-        if inst.spec.name == "unit":
+        if inst.spec.name in ("unit", "table"):
             return [("output_units", 1)], ("", 0)
         if inst.spec.name == "dma":
             words = inst.number("count") * inst.number("rows") * inst.number("words")
@@ -357,6 +357,7 @@ class Writer:
             self.lines.append(str(self.pick(
                 "desc id=3", "step id=3 loop=1 by=y*1", "unit bias=1", "unit scale=1 residual=1", "unit bias=1 scale=1",
                 "sync load=1", "sync array=1 commit=1", "sync dma=1", "host segment=0", "sync",
+                "table part=3 entry5=7",
             )))  # fmt: skip
 
     def fill(self, kind: str) -> None:
@@ -517,6 +518,15 @@ def test_one_tile_by_hand() -> None:
         "halt"
     )
     assert times.cycles == Cycles(40, 10, 14, 11, 0, stalls(fill=17, drain=13))
+
+
+def test_tables_by_hand() -> None:
+    """Three `table` and a `unit` are decoded at 0 to 3 and take a cycle each, 1..5. The commit is decoded at 4, starts
+    at 5, streams 4 words of one channel and writes 4: ceil(8/4) = 2 cycles of the GLB until 7, done 3 later.
+    """
+    tables = "".join(f"table part={part} entry0=1\n" for part in (0, 1, 7))
+    times = run(f"{tables}unit lookup=1\ncommit source=glb channels=4 channel_term=k*1\nhalt").cycles
+    assert (times.total, times.commit) == (10, 6)
 
 
 def test_single_half_makes_load_and_mac_take_turns() -> None:

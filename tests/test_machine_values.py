@@ -97,11 +97,27 @@ class Writer:
         half = 1 << self.arch.operand_bits - 1
         bounds = r.choice([(-half, half - 1)] * 4 + [(0, 20), (-(1 << 31), (1 << 31) - 1)])
         factors = [int(np.float32(r.uniform(-2, 2)).view(np.uint32)) for _ in range(4)]
+        lookup = {}
+        if self.chance(0.3):
+            lookup = {"lookup": 1, "shift": r.choice([0, 1, self.arch.operand_bits - 8, r.randint(0, 15)])}
+            lookup["last"] = r.randint(-half, half - 1)
+            bounds = r.choice([bounds, bounds, (-3, 9), (5, 2)])  # some entries are far beyond the clamp
+            for _ in range(r.choice([0, 1, 3, 8])):
+                self.table()
         self.emit(
             "unit", bias=bias, scale=scale, residual=residual, zero=r.randint(-3, 3), clamp_lo=bounds[0],
             clamp_hi=bounds[1], factor_a=factors[0], factor_b=factors[1], fixed=factors[2], add_lo=-half,
-            add_hi=half - 1, leaky=leaky, slope=factors[3],
+            add_hi=half - 1, leaky=leaky, slope=factors[3], **lookup,
         )  # fmt: skip
+        if self.chance(0.1):
+            self.table()
+
+    def table(self) -> None:
+        """An eighth of the entries, most of them words."""
+        half = 1 << self.arch.operand_bits - 1
+        most = half if self.chance(0.95) else 1 << 15
+        entries = {f"entry{at}": self.random.randint(-most, most - 1) for at in range(32)}
+        self.emit("table", part=self.random.randint(0, 7), **entries)
 
     # Places of PEs.
 
@@ -864,6 +880,49 @@ def test_columns_apart_by_hand() -> None:
     assert machine.glb.read(np.arange(7))[0].tolist() == [207, 7, 209, 8, 211, 9, 213]
     assert machine.dram.read(np.arange(100, 106))[0].tolist() == [207, 7, 209, 8, 211, 9]
     assert machine.dram.read(np.arange(106, 112))[0].tolist() == [219, 10, 221, 11, 223, 12]
+
+
+LOOKUP = """
+    desc id=0
+    desc id=1 base=100
+    desc id=2 base=200
+    dma words=12
+    table entry0=10 entry1=20 entry2=-7
+    table part=7 entry31=5
+    unit lookup=1 shift=2 last=2 clamp_lo=-8 clamp_hi=2000
+    commit source=glb operand=0 desc=1 pixels=12 pixel_term=x*1
+    {between}
+    commit source=glb operand=0 desc=2 pixels=12 pixel_term=x*1
+    halt
+"""
+LOOKED_UP = [-8, -7, -6, -5, -4, -3, -1, 0, 1012, 1013, 1016, 1017]
+VALUES = [10, 13, 15, 18, 20, 13, 0, -7, 5, 4, 2, 2]  # both are the example of COMMIT-7
+AS_BEFORE = "unit lookup=1 shift=2 last=2 clamp_lo=-8 clamp_hi=2000"
+
+
+@pytest.mark.parametrize(
+    ("between", "then"),
+    [
+        (f"unit\n{AS_BEFORE}", VALUES),  # `unit` keeps the entries
+        ("table part=7 entry31=21", [*VALUES[:8], 21, 16, 2, 2]),  # and `table` the settings, and the other entries
+        (AS_BEFORE.replace("last=2 ", "last=-32768 "), [*VALUES[:8], 5, -8188, -32768, -32768]),
+        (AS_BEFORE.replace("clamp_lo=-8", "clamp_lo=-4"), [10, 10, 10, 10, 10, 13, 18, 20, 0, 1, 5, 4]),
+        (AS_BEFORE.replace("clamp_hi=2000", "clamp_hi=-6"), [10, 13, *[15] * 10]),
+        (AS_BEFORE.replace("lookup=1", "lookup=0"), LOOKED_UP),
+    ],
+)
+def test_a_table_by_hand(between: str, then: list[int]) -> None:
+    """Entries 0, 1, 2 and 255 are 10, 20, -7 and 5, entry 256 is 2, four integers lie between them (COMMIT-7).
+
+    From -4 on: entry 0 stands for -4, 1 for 0, 2 for 4, 254 for 1012, 255 for 1016.
+    """
+    arch = replace(random_arch(random.Random(1)), operand_bits=16)
+    dram = np.zeros((1, DRAM), np.int64)
+    dram[0, :12] = LOOKED_UP
+    machine = real_run(assemble(LOOKUP.format(between=between)), arch, dram)
+    assert not isinstance(machine, Trap)
+    assert machine.glb.read(np.arange(100, 112))[0].tolist() == VALUES
+    assert machine.glb.read(np.arange(200, 212))[0].tolist() == then
 
 
 NO_WIDTH = """

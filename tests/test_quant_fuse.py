@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from cnn_ir import parse, tensor
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnncc.dialects.cnn import AddOp, ConvOp, PoolOp, value_key
+from cnncc.dialects.cnn import AddOp, ConvOp, LookupOp, PoolOp, value_key
 from cnncc.eval.cnn import evaluate
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass, clamp_after
 from cnncc.passes.cnn_legalize import CnnLegalizePass
@@ -60,6 +61,11 @@ class Graph:
     def clamp(self, source: str, lo: int, hi: int) -> str:
         return self.emit(f"cnn.clamp {{x}} by <clamp = [{lo}, {hi}]>", source)
 
+    def lookup(self, source: str, lo: int, hi: int) -> str:
+        table = self.array(f"{self.name()}t", self.rng.integers(-500, 500, 257).astype(np.int16))
+        shift = max((hi - lo - 1) // 256, 0).bit_length()  # the least that reaches hi, or one more
+        return self.emit(f'cnn.lookup {{x}} by <clamp = [{lo}, {hi}], table = "{table}", shift = {shift}>', source)
+
     def maximum(self, source: str) -> str:
         return self.emit('cnn.pool "max" {x} window <kernel = [3, 3], pad = [1, 1, 1, 1], fill = -32768>', source)
 
@@ -87,7 +93,7 @@ def graphs(draw) -> Graph:
     for _ in range(draw(st.integers(1, 9))):
         source = draw(st.sampled_from(graph.values[-2:]))
         lo, hi = sorted((draw(BOUND), draw(BOUND)))
-        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle"])):
+        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle", "lookup"])):
             case "sum":
                 sums = graph.sums(source, draw(st.sampled_from(["conv", "sum"])))
                 sums = graph.bias(sums) if draw(st.booleans()) else sums
@@ -100,6 +106,9 @@ def graphs(draw) -> Graph:
                 value = graph.maximum(source)
             case "shuffle":
                 value = graph.shuffle(source)
+            case "lookup":
+                least = lo + draw(st.sampled_from([-9, 0, 9]))  # it begins above the clamp before it, with it, or below
+                value = graph.lookup(graph.clamp(source, least, max(least, hi)), lo, hi)
             case _:
                 value = graph.add(source, draw(st.sampled_from(graph.values)), lo, hi)
         graph.values.append(value)
@@ -138,6 +147,25 @@ def test_quant_fuse_gathers_a_whole_residual_block() -> None:
     assert second.steps.data.add_clamp == (10, 200)
     got = evaluate(module, ctx.weights, [x])[1]
     assert all(np.array_equal(got[key], want[key]) for key in got)
+
+
+@pytest.mark.parametrize(("lo", "is_fused"), [(-50, True), (-51, True), (-49, False), (0, False)])
+def test_quant_fuse_a_table_begins_with_the_clamp(lo: int, is_fused: bool) -> None:
+    """A Relu before a table that begins at -50 is another function than the table from 0 on."""
+    graph = Graph(2)
+    sums = graph.requant(graph.sums("%x", "conv"), -300, 300, 0)
+    last = graph.lookup(graph.clamp(sums, lo, 250), -50, 400)
+    module, ctx = graph.module([last])
+    x = graph.rng.integers(-400, 400, SHAPE)
+    (want,) = evaluate(module, ctx.weights, [x])[0]
+    CnnFuseEpiloguePass().apply(ctx, module)
+    assert is_fused == (not any(isinstance(op, LookupOp) for op in module.walk()))
+    CnnLegalizePass().apply(ctx, module)
+    assert np.array_equal(evaluate(module, ctx.weights, [x])[0][0], want)
+    convs, pools = ([op for op in module.walk() if isinstance(op, kind)] for kind in (ConvOp, PoolOp))
+    assert (len(convs), len(pools)) == (1, not is_fused)
+    steps = (convs if is_fused else pools)[0].steps.data
+    assert (steps.clamp, steps.table, steps.shift) == ((-50, 250 if is_fused else 400), f"{last[1:]}t", 1)
 
 
 @given(BOUND, BOUND, BOUND, BOUND, st.integers(-400, 400))

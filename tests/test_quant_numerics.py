@@ -10,7 +10,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cnncc.numerics import Epilogue, dequantise, fma32, integer_range, quantise, requantise, residual_add, saturate
+from cnncc.errors import Refusal
+from cnncc.numerics import (
+    INT32,
+    SEGMENTS,
+    Epilogue,
+    Table,
+    dequantise,
+    fma32,
+    integer_range,
+    quantise,
+    requantise,
+    residual_add,
+    saturate,
+)
 from cnncc.passes._onnx.calibration import Scale
 
 F32 = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
@@ -108,6 +121,68 @@ def test_quant_numerics_residual_multiply_is_its_formula(v: int, r: int, a: floa
     want = round(Fraction(round_to_f32(Fraction(scaled) + fixed)))
     epilogue = Epilogue(factors=np.float32([a, b, fixed]), multiply=True, add_clamp=(-32768, 32767))
     assert epilogue.apply(np.array([v]), slice(None), np.array([r]))[0] == min(max(want, -32768), 32767)
+
+
+def on_the_line(entries: list[int], shift: int, lo: int, v: int) -> int:
+    """The exact point between two entries, to the nearest integer, the greater of two."""
+    place = min(max(Fraction(v - lo, 2**shift), Fraction(0)), Fraction(SEGMENTS))
+    left, right = entries[math.floor(place)], entries[math.ceil(place)]
+    return math.floor(left + (right - left) * (place - math.floor(place)) + Fraction(1, 2))
+
+
+@pytest.mark.parametrize("shift", range(16))
+@pytest.mark.parametrize("lo", [-(2**31), -32768, -5, 0, 2**31 - 2**23])
+def test_quant_numerics_table_is_its_formula(shift: int, lo: int) -> None:
+    """Integers at, beside and between all entries, and beyond both ends; entries anywhere in 16 bits."""
+    rng = np.random.default_rng([shift, lo % 2**32])
+    entries = rng.choice([-32768, 32767, -1, 0, 1, *rng.integers(-32768, 32768, 20).tolist()], SEGMENTS + 1)
+    at = lo + (np.arange(SEGMENTS + 1) << shift)
+    v = np.concatenate([at - 1, at, at + 1, at + rng.integers(0, 1 << shift, len(at)), INT32])
+    v = v[(v >= INT32[0]) & (v <= INT32[1])]
+    want = [on_the_line(entries.tolist(), shift, lo, each) for each in v.tolist()]
+    assert Table(entries, shift).values(v, lo).tolist() == want
+
+
+def test_quant_numerics_table_of_extremes() -> None:
+    """The greatest steps, both ways: half of an odd sum goes up."""
+    entries = np.array([32767, -32768] * 128 + [32767])
+    assert Table(entries, 15).values(np.array([0, 1, 2, 1 << 14, (1 << 15) - 1, 1 << 15]), 0).tolist() == [
+        32767, 32765, 32763, 0, -32766, -32768,
+    ]  # fmt: skip
+    assert Table(entries, 1).values(np.array([0, 1, 2, 3, 511, 512, 513]), 0).tolist() == [
+        32767, 0, -32768, 0, 0, 32767, 32767,
+    ]  # fmt: skip
+
+
+def test_quant_numerics_table_by_hand() -> None:
+    """The examples of `Table` and of COMMIT-7."""
+    entries = np.array([10, 20, -7, *[0] * 252, 5, 2])
+    assert Table(entries, 2).values(np.arange(5), 0).tolist() == [10, 13, 15, 18, 20]
+    v = np.array([-9, -8, -7, -6, -5, -4, -3, -1, 0, 1012, 1013, 1016, 1017])
+    assert Table(entries, 2).values(v, -8).tolist() == [10, 10, 13, 15, 18, 20, 13, 0, -7, 5, 4, 2, 2]
+
+
+@given(st.lists(st.integers(-70000, 70000), min_size=1, max_size=5), st.integers(0, 15), st.integers(-300, 300))
+def test_quant_numerics_table_comes_after_the_clamp_and_before_a_residual(v: list[int], shift: int, lo: int) -> None:
+    entries = np.random.default_rng(shift).integers(-32768, 32768, SEGMENTS + 1)
+    clamp = (lo, lo + (100 << shift))
+    epilogue = Epilogue(clamp=clamp, table=Table(entries, shift), factors=np.float32([1, 2, 0]))
+    want = [on_the_line(entries.tolist(), shift, lo, min(max(each, clamp[0]), clamp[1])) + 2 * 21 for each in v]
+    assert epilogue.apply(np.array(v), slice(None), np.full(len(v), 21)).tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("entries", "what"),
+    [
+        (np.zeros(256, np.int16), r"int16\[256\]"),
+        (np.zeros((1, 257), np.int16), r"int16\[1, 257\]"),
+        (np.zeros(257, np.int32), r"int32\[257\]"),
+        (np.zeros(257, np.uint16), r"uint16\[257\]"),
+    ],
+)
+def test_quant_numerics_table_of_another_shape_is_refused(entries: np.ndarray, what: str) -> None:
+    with pytest.raises(Refusal, match=rf"a table is int16\[257\], not {what}"):
+        Table.of(entries, 0)
 
 
 def test_quant_numerics_nan_and_infinity_saturate() -> None:
