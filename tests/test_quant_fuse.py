@@ -93,7 +93,7 @@ def graphs(draw) -> Graph:
     for _ in range(draw(st.integers(1, 9))):
         source = draw(st.sampled_from(graph.values[-2:]))
         lo, hi = sorted((draw(BOUND), draw(BOUND)))
-        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle", "lookup"])):
+        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle", "lookup", "lookup"])):
             case "sum":
                 sums = graph.sums(source, draw(st.sampled_from(["conv", "sum"])))
                 sums = graph.bias(sums) if draw(st.booleans()) else sums
@@ -108,7 +108,8 @@ def graphs(draw) -> Graph:
                 value = graph.shuffle(source)
             case "lookup":
                 least = lo + draw(st.sampled_from([-9, 0, 9]))  # it begins above the clamp before it, with it, or below
-                value = graph.lookup(graph.clamp(source, least, max(least, hi)), lo, hi)
+                sums = graph.maximum(source) if draw(st.booleans()) else source
+                value = graph.lookup(graph.clamp(sums, least, max(least, hi)), lo, hi)
             case _:
                 value = graph.add(source, draw(st.sampled_from(graph.values)), lo, hi)
         graph.values.append(value)
