@@ -1,7 +1,7 @@
 """A small network by hand in the `array` dialect, on an array of 2 x 2 PEs, and what it computes, by brute force.
 
-conv   3x3, 2 -> 4 channels, pad top 1, left 1, bottom 2, right 1, then bias, scale and residual: with n2n, the virtual
-       neighbour, two tiles of rows, two input channels, weights and parameters in two slices, by semaphores
+conv   3x3, 2 -> 4 channels, pad top 1, left 1, bottom 2, right 1, then bias, scale, table and residual: with n2n, the
+       virtual neighbour, two tiles of rows, two input channels, weights and parameters in two slices, by semaphores
 pool   maximum 2x1, stride 2x1: two pixels of two channels a macro-instruction, committed as lines, two PE sets on rows
 sum    sum 2x2, stride 2x2: two PE sets on columns
 add    elementwise: conv + conv
@@ -20,7 +20,7 @@ from xdsl.parser import Parser
 from cnncc.arch.model import Arch, Links, load_arch
 from cnncc.context import CompilerContext
 from cnncc.driver.pipeline import new_context
-from cnncc.numerics import Epilogue
+from cnncc.numerics import Epilogue, Table
 
 C, IH, IW, K, OH, OW = 2, 3, 2, 4, 4, 2
 ZERO = 3
@@ -35,7 +35,7 @@ CONV = """
     array.view p, tensor conv1.p.glb, wrap 16, steps [lin+8*k0]
     array.view y, tensor conv1.glb, height 4, width 2, pitch 2, plane 8, steps [k+2*k0, y+2*h1]
     array.view r, tensor r.glb, height 4, width 2, pitch 2, plane 8, steps [k+2*k0, y+2*h1]
-    array.unit bias, scale, zero 2, clamp [-40, 90], factors conv1.f, add_clamp [-60, 99]
+    array.unit bias, scale, zero 2, clamp [-40, 90], factors conv1.f, add_clamp [-60, 99], table conv1.t, shift 2
     array.repeat k0, count 2 {
       array.dma in, dram p.dram, glb p, words 8, tokens take 1
       array.dma in, dram w.dram, glb w, words 18, count 2, dram_step 18, glb_step 18, tokens give 2
@@ -188,12 +188,13 @@ def arch_2x2() -> Arch:
 
 
 def weights() -> dict[str, np.ndarray]:
-    """Weights i16[k, c, r, s], biases i32[k], scales f32[k], factors of the residual add."""
+    """Weights i16[k, c, r, s], biases i32[k], scales f32[k], a table, factors of the residual add."""
     rng = np.random.default_rng(7)
     return {
         "w": rng.integers(-9, 10, (K, C, 3, 3)).astype(np.int16),
         "bias": rng.integers(-200, 200, K).astype(np.int32),
         "scale": rng.uniform(0.05, 0.3, K).astype(np.float32),
+        "t": rng.integers(-60, 60, 257).astype(np.int16),
         "f": np.array([1.25, 0.75, 0.5], np.float32),
     }
 
@@ -217,7 +218,10 @@ def expected(x: np.ndarray, r: np.ndarray) -> dict[str, np.ndarray]:
             if 0 <= y < IH and 0 <= xx < IW:
                 sums[n, k, h, wo] += (x[n, c, y, xx] - ZERO) * int(w["w"][k, c, i, j])
     k = np.arange(K).reshape(1, K, 1, 1)
-    epilogue = Epilogue(w["bias"].astype(np.int64), w["scale"], 2, (LOW, HIGH), w["f"], add_clamp=(-60, 99))
+    table = Table(w["t"].astype(np.int64), 2)
+    epilogue = Epilogue(
+        w["bias"].astype(np.int64), w["scale"], 2, (LOW, HIGH), w["f"], add_clamp=(-60, 99), table=table
+    )
     conv = epilogue.apply(sums, k, r)
     pool = conv.reshape(-1, K, 2, 2, 2).max(axis=3)
     sums = conv.reshape(-1, K, 2, 2, 1, 2).sum(axis=(3, 5))
@@ -233,7 +237,7 @@ def module(*layers: str, ctx: CompilerContext | None = None) -> tuple[ModuleOp, 
     ctx = ctx or new_context()
     w = weights()
     params = np.concatenate([w["bias"].view("<i2").reshape(K, 2), w["scale"].view("<i2").reshape(K, 2)], axis=1)
-    arrays = {"conv1.w": w["w"], "conv1.p": params, "conv1.f": w["f"]}
+    arrays = {"conv1.w": w["w"], "conv1.p": params, "conv1.t": w["t"], "conv1.f": w["f"]}
     text = "".join(
         f"  weights.global @{name} : tensor<{'x'.join(map(str, a.shape))}x{'f32' if a.dtype == np.float32 else 'i16'}>"
         f' = #weights.ref<"{ctx.weights.add(a)}">\n'

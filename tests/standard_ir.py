@@ -96,6 +96,8 @@ INTEGER = {
 }
 PLAIN = {
     arith.ExtSIOp: "{}",
+    arith.IndexCastOp: "{}",
+    arith.ShRSIOp: "{} >> {}",
     arith.MaxSIOp: "max({}, {})",
     arith.MinSIOp: "min({}, {})",
     arith.SelectOp: "{1} if {0} else {2}",

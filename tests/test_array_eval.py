@@ -197,6 +197,8 @@ REFUSED = [
     ("take 3 give 1", "take 16 give 1", "there is no semaphore 16"),
     # words that mean nothing
     ("factors conv1.f", "factors conv1.g", "there is no weights.global @conv1.g"),
+    ("table conv1.t", "table conv1.g", "there is no weights.global @conv1.g"),
+    ("table conv1.t", "table conv1.w", r"a table is int16\[257\], not int16\[4, 2, 3, 3\]"),
     ("residual r,", "", "there is no view  before it"),
 ]
 

@@ -167,14 +167,14 @@ def mapped(mapping: Mapping = RICH) -> tuple[CompilerContext, ModuleOp]:
 
 def effects(module: ModuleOp) -> tuple[list[int], object]:
     """What running the layer shows: its integers; the slices that its stages copied and the runs inside them."""
-    run = LayerRun(
-        layer_of(module), {"w": LAYER.weights, "b": LAYER.bias, "f": np.ones(3, np.float32), "q": ONES}, LAYER.x
-    )
+    symbols = {"w": LAYER.weights, "b": LAYER.bias, "f": np.ones(3, np.float32), "q": ONES, "t": TABLE}
+    run = LayerRun(layer_of(module), symbols, LAYER.x)
     return run.result.ravel().tolist(), (run.fetched, run.runs)
 
 
 WINDOW = LAYER.window
 ONES = np.ones(len(LAYER.weights), np.float32)
+TABLE = np.random.default_rng(5).permutation(np.arange(257, dtype=np.int16))
 ALTERED_LAYERS = {
     "kind": lambda layer: layer.properties.update(kind=layer.kind.__class__("max")),
     "weights": lambda layer: layer.properties.pop("weights"),
@@ -192,6 +192,9 @@ ALTERED_LAYERS = {
     "clamp": lambda layer: layer.properties.update(steps=StepsAttr(Steps(bias="b", clamp=(-9, 9)))),
     "slope": lambda layer: layer.properties.update(steps=StepsAttr(Steps(bias="b", scale="q", slope=0.5))),
     "factors": lambda layer: layer.properties.update(steps=StepsAttr(Steps(bias="b", factors="f"))),
+    "table": lambda layer: layer.properties.update(steps=StepsAttr(Steps(bias="b", clamp=(-9, 9), table="t"))),
+    "missing table": lambda layer: layer.properties.update(steps=StepsAttr(Steps(clamp=(-9, 9), table="no"))),
+    "wrong table": lambda layer: layer.properties.update(steps=StepsAttr(Steps(clamp=(-9, 9), table="b"))),
 }
 for _dim in "nkchwrs":
     ALTERED_LAYERS[f"size {_dim}"] = lambda layer, dim=_dim: layer.properties.update(
@@ -211,6 +214,28 @@ def test_nest_layer_attribute_matters(name: str) -> None:
     except (VerifyException, Refusal):
         return
     assert after[0] != before[0]
+
+
+def test_nest_table_and_its_shift_by_formula() -> None:
+    """Biased sums through a table of even numbers: halves never need rounding."""
+    _, module = mapped()
+    sums = np.array(effects(module)[0])
+    assert sums.min() < -100 and sums.max() > 400
+    table = 2 * TABLE.astype(np.int64)
+    for shift, values in ((0, table), (1, np.stack([table[:-1], (table[:-1] + table[1:]) // 2], axis=1).ravel())):
+        clamp = (-100, 100 + 56 * (shift + 1))
+        steps = Steps(bias="b", clamp=clamp, table="t", shift=shift)
+        layer_of(module).properties.update(steps=StepsAttr(steps))
+        run = LayerRun(layer_of(module), {"w": LAYER.weights, "b": LAYER.bias, "t": (2 * TABLE)}, LAYER.x)
+        np.testing.assert_array_equal(run.result.ravel(), values[np.clip(sums, *clamp) + 100])
+
+
+@pytest.mark.parametrize(("array", "says"), [("b", r"a table is int16\[257\], not "), ("no", "there is no .* @no")])
+def test_nest_table_of_another_shape_is_refused(array: str, says: str) -> None:
+    _, module = mapped()
+    layer_of(module).properties.update(steps=StepsAttr(Steps(clamp=(-9, 9), table=array)))
+    with pytest.raises(Refusal, match=says):
+        LayerRun(layer_of(module), {"w": LAYER.weights, "b": LAYER.bias}, LAYER.x)
 
 
 @pytest.mark.parametrize("spoilt", RICH.stages, ids=lambda stage: f"{stage.operand} in {stage.memory}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +118,7 @@ class Finish:
 
     def module(self) -> tuple[CompilerContext, ModuleOp]:
         ctx = context()
-        names = {"float32": "f32", "int32": "i32"}
+        names = {"float32": "f32", "int32": "i32", "int16": "i16"}
         symbols = [
             f"weights.global @{name} : tensor<{'x'.join(map(str, array.shape))}x{names[array.dtype.name]}> = "
             f'#weights.ref<"{ctx.weights.add(array)}">'
@@ -162,7 +163,7 @@ def finishes(draw: st.DrawFn) -> Finish:
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     arrays: dict[str, np.ndarray] = {}
     steps: dict[str, str] = {}
-    names = ("bias", "scale", "position", "slope", "residual", "product", "pixel", "shuffle")
+    names = ("bias", "scale", "position", "slope", "residual", "product", "pixel", "shuffle", "table")
     has = {name: draw(st.booleans()) for name in names}
     per_position = has["scale"] and has["position"]
     if has["bias"] and not per_position:
@@ -174,6 +175,11 @@ def finishes(draw: st.DrawFn) -> Finish:
         steps |= {"scale": '"q"', "zero": str(draw(st.sampled_from([0, 0, -128, 7])))}
         steps |= {"per_position": "true"} if per_position else {}
         steps |= {"slope": draw(st.sampled_from(["0.125", "0.0", "-2.0"]))} if has["slope"] else {}
+    if has["table"]:
+        arrays["t"] = rng.integers(-(1 << 15), 1 << 15, 257).astype(np.int16)
+        shift = draw(st.sampled_from([0, 1, 5, 8, 11]))
+        steps |= {"table": '"t"', "shift": str(shift)}
+        hi = min(hi, lo + (256 << shift))
     steps["clamp"] = f"[{lo}, {hi}]"
     residual = has["residual"] and not per_position
     if residual:
@@ -211,7 +217,11 @@ def finished(case: Finish) -> np.ndarray:
                     product = product * np.float32(case.steps.get("slope", "1"))
             value = lo if np.isnan(product) else max(lo, min(hi, float(np.rint(product)) + int(case.steps["zero"])))
         each = out.shape[1] // groups
-        out[n, k % each * groups + k // each, h, w] = max(lo, min(hi, int(value)))
+        value = max(lo, min(hi, int(value)))
+        if "table" in case.steps:
+            points = [lo + (at << int(case.steps["shift"])) for at in range(257)]
+            value = math.floor(np.interp(value, points, case.arrays["t"]) + 0.5)  # exact: entries have 16 bits
+        out[n, k % each * groups + k // each, h, w] = value
     return out
 
 
@@ -233,6 +243,21 @@ def test_scf_shuffles_once_what_a_stage_gathers() -> None:
     ).both()
     np.testing.assert_array_equal(found, x[:, [0, 2, 4, 1, 3, 5]])
     np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4, 15])
+def test_scf_table_at_both_ends_and_between_all_entries(shift: int) -> None:
+    rng = np.random.default_rng(shift)
+    lo, hi = -7, -7 + (256 << shift)
+    between = lo + (np.arange(256) << shift) + rng.integers(0, 1 << shift, 256)
+    x = np.array([-(1 << 31), lo - 1, *between, hi - 1, hi, hi + 1, (1 << 31) - 1]).reshape(1, 1, 2, -1)
+    arrays = {"t": rng.integers(-(1 << 15), 1 << 15, 257).astype(np.int16)}
+    steps = {"clamp": f"[{lo}, {hi}]", "table": '"t"', "shift": str(shift)}
+    sizes = Sizes(1, 1, 1, *x.shape[2:], 1, 1)
+    case = Finish(sizes, arrays, steps, False, Mapping((Loop("h"), Loop("w"))), x, 0 * x)
+    found, want = case.both()
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(found, finished(case))
 
 
 def test_scf_residual_add_rounds_once() -> None:
@@ -295,6 +320,8 @@ LAYER = """
     weights.global @w : tensor<2x3x1x1xi8> = dense<3> : tensor<2x3x1x1xi8>
     weights.global @b : tensor<2xi32> = dense<3> : tensor<2xi32>
     weights.global @q : tensor<2xf32> = dense<3.0> : tensor<2xf32>
+    weights.global @t : tensor<257xi16> = dense<300> : tensor<257xi16>
+    weights.global @u : tensor<257xi32> = dense<3> : tensor<257xi32>
     func.func @main(%x: tensor<1x3x4x4xi8>) -> tensor<1x2x4x4xi8> {
       %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 3, h = 4, w = 4, r = 1, s = 1>
            window <kernel = [1, 1]> then <bias = "b", scale = "q", clamp = [-128, 127]> label "conv0"
@@ -308,6 +335,11 @@ LAYER = """
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        (', scale = "q", clamp', ', table = "b", clamp',
+         r"'conv0': its table is tensor<2xi32>: the layer reads \[257\]"),
+        (', scale = "q", clamp', ', table = "none", clamp', "'conv0': there is no weights.global @none"),
+        (', scale = "q", clamp', ', table = "u", clamp', "'conv0': its table is tensor<257xi32>: it must hold i16"),
+        (', scale = "q", clamp', ', table = "t", clamp', "'conv0': the result may be 300 to 300, i8 holds -128 to 127"),
         ("clamp = [-128, 127]", "clamp = [-128, 128]", "'conv0': the result may be -128 to 128, i8 holds -128 to 127"),
         (', scale = "q", clamp = [-128, 127]', "", "'conv0': the result may be -2147483648 to 2147483647, i8 holds"),
         ("kernel = [1, 1]", "kernel = [1, 1], zero = 2147483647", "'conv0': the ifmap less its zero point may be"),

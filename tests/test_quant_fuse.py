@@ -93,7 +93,9 @@ def graphs(draw) -> Graph:
     for _ in range(draw(st.integers(1, 9))):
         source = draw(st.sampled_from(graph.values[-2:]))
         lo, hi = sorted((draw(BOUND), draw(BOUND)))
-        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle", "lookup", "lookup"])):
+        match draw(
+            st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle", "lookup", "lookup"])
+        ):
             case "sum":
                 sums = graph.sums(source, draw(st.sampled_from(["conv", "sum"])))
                 sums = graph.bias(sums) if draw(st.booleans()) else sums
