@@ -42,19 +42,24 @@ class Chain:
         """`main`, as the step before `cnn-to-nest` leaves it. bits: of an operand."""
         globals_ = list[str]()
         for name, array in self.arrays.items():
-            words = array.astype(f"int{bits}") if array.dtype == np.int16 else array
+            # A table has 16 bits, whatever a word has.
+            is_words = array.dtype == np.int16 and not name.startswith("t")
+            words = array.astype(f"int{bits}") if is_words else array
             ref = f'#weights.ref<"{ctx.weights.add(words)}">'
             globals_.append(f"weights.global @{name} : {tensor(words.shape, _element(words))} = {ref}")
         last = len(self.lines)
-        module = Parser(
-            ctx,
-            f"""builtin.module attributes {{{DONE} = "cnn-legalize", cnn.psum_bits = 32 : i64}} {{
-            {chr(10).join(globals_)}
+        main = f"""
             func.func @main(%v0 : {tensor(self.x.shape)} {{onnx.name = "x", {QUANT}}})
                 -> ({tensor(self.dims[-1])} {{onnx.name = "y", {QUANT}}}) {{
               {chr(10).join(self.lines)}
               func.return %v{last} : {tensor(self.dims[-1])}
-            }} }}""".replace("xi16>", f"xi{bits}>"),
+            }}""".replace("xi16>", f"xi{bits}>")
+        module = Parser(
+            ctx,
+            f"""builtin.module attributes {{{DONE} = "cnn-legalize", cnn.psum_bits = 32 : i64}} {{
+            {chr(10).join(globals_)}
+            {main}
+            }}""",
         ).parse_module()
         module.verify()
         return module
@@ -119,6 +124,17 @@ def random_chain(
         else:
             _add_layer(chain, values, rng, residual)
     chain.dims = values
+    return chain
+
+
+def with_tables(chain: Chain, every: int = 1) -> Chain:
+    """The chain with a table in the epilogue of every layer, or of every second one, but those of sums of two values."""
+    for number in range(0, len(chain.lines), every):
+        entries = np.random.default_rng(number).integers(-120, 121, 257).astype(np.int16)
+        table = f'clamp = [-120, 120], table = "t{number}"'
+        line = chain.lines[number].replace("clamp = [-120, 120]", table)
+        if line != chain.lines[number]:
+            chain.lines[number], chain.arrays[f"t{number}"] = line, entries
     return chain
 
 

@@ -15,7 +15,7 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, build, done, noise, save
 from examples import SEED, examples
 from glb_races import both_races, dram_of, races
-from group_cases import PRESETS, Chain, tensor, turn, two_convolutions
+from group_cases import PRESETS, Chain, tensor, turn, two_convolutions, with_tables
 from onnx import TensorProto, helper
 from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
@@ -122,9 +122,13 @@ def checked(compilation: Compilation, chain: Chain) -> Compilation:
     return compilation
 
 
-def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
-    """A program of a drawn group, checked; None where one is refused, for a reason that may be."""
+def drawn_program(number: int, arch: str, tables: int = 0) -> tuple[Compilation, Chain] | None:
+    """A program of a drawn group, checked; None where one is refused, for a reason that may be.
+
+    tables: 1, every layer has one; 2, every second one.
+    """
     chain, rows, layers, rowwise, slack = drawn(number)
+    chain = with_tables(chain, tables) if tables else chain
     try:
         group = mapped(chain, rows, layers, arch, rowwise, slack, single=number % 4 < 2, loads=number % 3 > 0)
         compilation = checked(group, chain)
@@ -141,6 +145,43 @@ def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: 
     if turn(number) % 2:
         monkeypatch.setattr(residency, "END_PART", END_PART)
     drawn_program(number, PRESETS[number % len(PRESETS)])
+
+
+@pytest.mark.parametrize("number", range(examples(6)))
+def test_a_group_with_tables_is_exact_costs_what_is_predicted_and_is_proven(number: int) -> None:
+    """Each section sends its table anew: nine instructions of settings."""
+    if (done := drawn_program(number, PRESETS[number % len(PRESETS)], tables=1 + number % 2)) is None:
+        return
+    compilation, chain = done
+    program = program_of(compilation)
+    parts = [inst.number("part") for inst in program if inst.spec.name == "table"]
+    lookups = sum(inst.spec.name == "unit" and inst.number("lookup") for inst in program)
+    assert parts == list(range(8)) * lookups and lookups
+    assert prove(claim_of(compilation, chain), 30.0).failures == []
+
+
+def test_layers_with_tables_alone_and_plans_of_a_time_before_tables() -> None:
+    """One layer has a table and one has not. A plan without the key is one without tables."""
+    rng, dims = np.random.default_rng(SEED), (1, 2, 5, 3)
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims] * 3)
+    for number in range(2):
+        chain.lines.append(
+            f'%v{number + 1} = cnn.pool "max" %v{number} window <kernel = [1, 1]> then <clamp = [-120, 120]> '
+            f'label "l{number}" : {tensor(dims)} -> {tensor(dims)}'
+        )
+    compilation = with_tables(chain, 2).compilation("spatial-4x4")
+    compilation.run_before(TO_PROGRAMS)
+    entries = json.loads(json.dumps(as_json(program_parts(compilation.module, {}))))
+    layers = [entry for entry in entries if "layer" in entry]
+    assert [entry["table"] for entry in layers] == [True, False]
+    parts = from_json(entries)
+    counts = program_counts(parts, compilation.settings.arch)
+    del layers[1]["table"]
+    assert from_json(entries) == parts
+    del layers[0]["table"]
+    before = program_counts(from_json(entries), compilation.settings.arch)
+    assert from_json(entries) != parts and before != counts
+    checked(compilation, chain)
 
 
 @pytest.mark.parametrize(("glb_words", "has_sums"), [(9000, True), (7000, False)])

@@ -180,8 +180,9 @@ def _layer(entry: Json) -> LayerPlan:
     )
     window = Window(kernel, stride, pad, dilation, *(_whole(given[name]) for name in ("group", "fill", "zero")))
     numbers = {name: _whole(entry[name]) for name in ("params", "ih", "iw", "shuffle", "image")}
-    flags = {name: bool(entry[name]) for name in ("per_position", "residual_apart", "table")}
-    shape = LayerShape(str(entry["kind"]), sizes, window, **numbers, **flags)
+    flags = {name: bool(entry[name]) for name in ("per_position", "residual_apart")}
+    # A program without a table may be of a time without tables.
+    shape = LayerShape(str(entry["kind"]), sizes, window, **numbers, **flags, table=bool(entry.get("table", False)))
     if shape.kind not in (*KINDS, COPY):
         raise Refusal(f"no layer is of kind '{shape.kind}': they are {', '.join((*KINDS, COPY))}")
     if min(shape.params, shape.ih, shape.iw, shape.image) < 0:
