@@ -128,7 +128,7 @@ def random_chain(
 
 
 def with_tables(chain: Chain, every: int = 1) -> Chain:
-    """The chain with a table in the epilogue of every layer, or of every second one, but those of sums of two values."""
+    """The chain with a table in the epilogue of every layer, or of every second one. Sums of two values have none."""
     for number in range(0, len(chain.lines), every):
         entries = np.random.default_rng(number).integers(-120, 121, 257).astype(np.int16)
         table = f'clamp = [-120, 120], table = "t{number}"'

@@ -26,6 +26,7 @@ from cnncc.binary.container import load
 from cnncc.binary.isa_module import disassembly
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConvOp, PoolOp, StepsAttr, WindowAttr
+from cnncc.dialects.weights import new_global
 from cnncc.draws import CHOICES, Draws
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
@@ -37,6 +38,7 @@ from cnncc.eval.wrong_reuses import locate
 from cnncc.frontend.segments import interface
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
+from cnncc.isa.table import Instruction
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_records import Operand
 from cnncc.proof.claim import Claim
@@ -284,10 +286,22 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Edit = Callable[[ModuleOp], None]
 
 
-def claim_after(model: Path, edit: Edit) -> Claim:
-    """The claim of a network that is edited before it is compiled on, as a bug of a later step would."""
+def claim_after(model: Path, edit: Edit, tables: bool = False) -> Claim:
+    """The claim of a network that is edited before it is compiled on, as a bug of a later step would.
+
+    tables: with tables in the epilogues of two layers. A third one of their entries is unused.
+    """
     compilation = start_compilation(model, CompileOptions())
     compilation.run("cnn")
+    if tables:
+        entries = np.random.default_rng(6).integers(-32767, 32768, (3, 257)).astype(np.int16)
+        entries[2], entries[2, 17] = entries[0], entries[0, 17] + 1  # one entry is another
+        for name, values in zip(("c1.t", "c3.t", "c1.wrong"), entries, strict=True):
+            compilation.module.body.block.insert_op_before(
+                new_global(name, values, compilation.ctx.weights), compilation.module.body.block.first_op
+            )
+        with_steps("c1", table="c1.t", shift=8)(compilation.module)
+        with_steps("c3", table="c3.t", shift=9)(compilation.module)
     module = compilation.module.clone()
     edit(compilation.module)
     compilation.run()
@@ -348,6 +362,51 @@ def test_an_error_of_a_pass_is_found(name: str, network: Path) -> None:
     assert found and found[0].startswith(says), found
 
 
+TABLES: dict[str, tuple[Edit, str]] = {
+    "a wrong entry": (with_steps("c1", table="c1.wrong"), "c1: 180 of 180 results differ"),
+    "a table of another layer": (with_steps("c1", table="c3.t"), "c1: 180 of 180 results differ"),
+    "a wrong shift": (with_steps("c1", shift=9), "c1: 180 of 180 results differ"),
+    "a table that is left out": (with_steps("c1", table="", shift=0), "c1: 180 of 180 results differ"),
+    "a table from another integer on": (with_steps("c1", clamp=(-32766, 32767)), "c1: 180 of 180 results differ"),
+    "a wrong table before a residual": (with_steps("c3", table="c1.t"), "c3: "),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_error_in_a_table_is_found(name: str, network: Path) -> None:
+    edit, says = TABLES[name]
+    found = proof(claim_after(network, edit, tables=True)).failures
+    assert found and found[0].startswith(says), found
+
+
+def with_program(claim: Claim, program: Sequence[Instruction]) -> Claim:
+    return replace(claim, binary=replace(claim.binary, program=encode_program(program)))
+
+
+def test_wrong_instructions_of_a_table_are_found(network: Path) -> None:
+    """Each `table` is needed, each entry has its place, and so has the last one, which `unit` holds."""
+    claim = claim_after(network, lambda module: None, tables=True)
+    assert proof(claim, 50.0).failures == []
+    program = list(claim.binary.instructions)
+    tables = [at for at, inst in enumerate(program) if inst.spec.name == "table"]
+    first = next(at for at, inst in enumerate(program) if inst.spec.name == "unit" and inst.number("lookup"))
+    assert len(tables) == 16 and tables[:8] == list(range(first - 8, first))
+
+    def altered(at: int, **values: int) -> list[Instruction]:
+        return [*program[:at], replace(program[at], values={**program[at].values, **values}), *program[at + 1 :]]
+
+    wrong = {f"without part {part}": [*program[:at], *program[at + 1 :]] for part, at in enumerate(tables[:8])}
+    wrong["entry 85"] = altered(tables[2], entry21=program[tables[2]].number("entry21") ^ 1)
+    wrong["parts exchanged"] = [replace(i, values={**i.values, "part": i.number("part") ^ 1})
+                                if i.spec.name == "table" else i for i in program]  # fmt: skip
+    wrong["last"] = altered(first, last=program[first].number("last") ^ 1)
+    wrong["shift"] = altered(first, shift=9)
+    wrong["no lookup"] = altered(first, lookup=0)
+    for name, changed in wrong.items():
+        found = proof(with_program(claim, changed)).failures
+        assert found and found[0].startswith("c1: 180 of 180 results differ"), (name, found)
+
+
 def test_the_wrong_group_of_a_shuffled_convolution(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second convolution reads the channels of the next group."""
     activation = Operands._activation
@@ -398,7 +457,7 @@ def test_the_command_ends_with_3_for_an_error(network: Path, monkeypatch: pytest
     unit = array_to_isa._Layer.unit
 
     def wrong(self: Any, settings: A.Unit) -> Any:
-        return unit(self, replace(settings, clamp=(settings.clamp[0], settings.clamp[1] - 1)))
+        yield from unit(self, replace(settings, clamp=(settings.clamp[0], settings.clamp[1] - 1)))
 
     monkeypatch.setattr(array_to_isa._Layer, "unit", wrong)
     result = invoke("verify", network, "--prove")
