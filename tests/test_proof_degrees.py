@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from cli_cases import SAMPLES, save
 from test_products import network as network_of_products
+from test_proof import claim_after
 from test_proof import network as network
 
 from cnncc.arch.model import load_arch
@@ -60,10 +61,20 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(network_of_products(["a", "b"]), tmp_path_factory.mktemp("products") / "net.onnx")
 
 
-@pytest.mark.parametrize("name", ["network", "products"])
+@pytest.fixture(scope="module")
+def with_tables(network: Path) -> Claim:
+    """Tables behind a clamp, alone and before a residual."""
+    return claim_after(network, lambda module: None, tables=True)
+
+
+def claim_of(given: Path | Claim) -> Claim:
+    return given if isinstance(given, Claim) else claim_of_model(given, CompileOptions())
+
+
+@pytest.mark.parametrize("name", ["network", "products", "with_tables"])
 def test_degrees_of_a_network(name: str, request: pytest.FixtureRequest) -> None:
     """All sums of this network have terms of the greatest degree, so that the bounds are tight."""
-    claim = claim_of_model(request.getfixturevalue(name), CompileOptions())
+    claim = claim_of(request.getfixturevalue(name))
     line = Line(0, 24)
     for key, known in evaluate(claim.module, claim.store, 16, line).values.items():
         assert known.degree < line.count - 1, key
@@ -85,10 +96,12 @@ def test_degrees_behind_fresh_words(products: Path) -> None:
         assert differences(fresh.values[key].residues, fresh.values[key].degree).any(), key
 
 
-@pytest.mark.parametrize("name", ["network", "products", "lenet_qdq_s8_pc"])
+@pytest.mark.parametrize("name", ["network", "products", "with_tables", "lenet_qdq_s8_pc"])
 def test_degrees_of_a_program(name: str, request: pytest.FixtureRequest) -> None:
-    path = SAMPLES / "models" / f"{name}.onnx" if name.startswith("lenet") else request.getfixturevalue(name)
-    claim = claim_of_model(path, CompileOptions(batch=1 if path.parent.name == "models" else None))
+    if name.startswith("lenet"):
+        claim = claim_of_model(SAMPLES / "models" / f"{name}.onnx", CompileOptions(batch=1))
+    else:
+        claim = claim_of(request.getfixturevalue(name))
     degrees = Degrees(claim.binary.arch)
     degree_run(claim.binary, degrees).run()
     line = Line(0, degrees.greatest + 2)
