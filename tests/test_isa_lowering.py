@@ -209,7 +209,7 @@ REFUSED = [
     ("factors conv1.f", "factors conv1.w", r"factors conv1.w are int16\[4, 2, 3, 3\], not three float32"),
     ("factors conv1.f", "factors none", "there is no weights.global @none"),
     ("table conv1.t", "table none", "there is no weights.global @none"),
-    ("table conv1.t", "table conv1.f", r"a table is int16\[257\], not float32\[3\]"),
+    ("table conv1.t", "table conv1.f", r"layer conv1: array.unit: @conv1.f: a table is int16\[257\], not float32\[3\]"),
     ("n2n_slot 3", "n2n_slot 65536", "n2n_slot: 65536 is outside 0..65535"),
     ("start y-1 x-1", "start y-1 x-32769", "x: -32769 is outside -32768..32767"),
     ("count 2 {\n        array.repeat", "count 16777216 {\n        array.repeat", "count: 16777216 is outside"),

@@ -230,7 +230,13 @@ def test_nest_table_and_its_shift_by_formula() -> None:
         np.testing.assert_array_equal(run.result.ravel(), values[np.clip(sums, *clamp) + 100])
 
 
-@pytest.mark.parametrize(("array", "says"), [("b", r"a table is int16\[257\], not "), ("no", "there is no .* @no")])
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        ("b", r"nest.layer 'layer0': @b: a table is int16\[257\], not int"),
+        ("no", "nest.layer 'layer0': there is no weights.global @no"),
+    ],
+)
 def test_nest_table_of_another_shape_is_refused(array: str, says: str) -> None:
     _, module = mapped()
     layer_of(module).properties.update(steps=StepsAttr(Steps(clamp=(-9, 9), table=array)))

@@ -127,6 +127,27 @@ def test_quant_eval_overflow_is_refused(weight: int, bias: int, message: str | N
         evaluate(module, ctx.weights, [x])
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (np.zeros(256, np.int16), r"cnn.lookup 'f': @t: a table is int16\[257\], not int16\[256\]"),
+        (np.zeros(257, np.int32), r"cnn.lookup 'f': @t: a table is int16\[257\], not int32\[257\]"),
+        (None, "cnn.lookup 'f': there is no weights.global @t"),
+    ],
+)
+def test_quant_eval_table_of_another_shape_is_refused(table: np.ndarray | None, message: str) -> None:
+    text = f"""
+    func.func @main(%x: {tensor((1, 2))}) -> {tensor((1, 2))} {{
+      %0 = cnn.lookup %x by <clamp = [-9, 9], table = "t"> label "f" : {tensor((1, 2))} -> {tensor((1, 2))}
+      func.return %0 : {tensor((1, 2))}
+    }}"""
+    right, ctx = parse(text, t=np.arange(257).astype(np.int16))
+    assert evaluate(right, ctx.weights, [np.array([[-20, 5]])])[0][0].tolist() == [[0, 14]]
+    module, ctx = parse(text, **({} if table is None else {"t": table}))
+    with pytest.raises(Refusal, match=message):
+        evaluate(module, ctx.weights, [np.zeros((1, 2), np.int64)])
+
+
 def test_quant_eval_takes_several_batches() -> None:
     text = f"""
     func.func @main(%x: {tensor((2, 3, 4, 5))}) -> {tensor((2, 60))} {{

@@ -38,7 +38,7 @@ from cnncc.dialects.cnn import (
     value_key,
 )
 from cnncc.dialects.weights import arrays_of
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, refusals_of
 from cnncc.eval._sums import psum_range
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.main_function import input_names, main_function, output_names
@@ -257,7 +257,11 @@ def array_of(symbols: Mapping[str, Array], name: str, op: Operation) -> Array:
 
 def table_of(symbols: Mapping[str, Array], steps: Steps, op: Operation) -> Table | None:
     """The table of an epilogue. Raises Refusal for one that is missing, or has another size or type."""
-    return Table.of(array_of(symbols, steps.table, op), steps.shift) if steps.table else None
+    if not steps.table:
+        return None
+    entries = array_of(symbols, steps.table, op)
+    with refusals_of(f"{name_of(op)}: @{steps.table}"):
+        return Table.of(entries, steps.shift)
 
 
 def _real(values: Array, quant: Quant) -> Array:
