@@ -82,6 +82,7 @@ def model_of(node: NodeOp, store: WeightStore) -> ModelProto:
     module = node.get_toplevel_object()
     assert isinstance(module, ModuleOp)
     model = export_nodes([node], [node.operands[0]], [node.results[0]], module, store)
+    del model.functions[:]  # of the whole network
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
     return model
