@@ -5,6 +5,7 @@ Floats are computed in float64 throughout. Codes are integers: their operators r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -138,6 +139,24 @@ def _leaky(x: Array, slope: Any) -> Array:
     return np.where(x < 0, x * slope, x)
 
 
+def _sigmoid(x: Array) -> Array:
+    return 0.5 + 0.5 * np.tanh(x / 2)
+
+
+def _elu(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    x = inputs[0]
+    return np.where(x < 0, attributes.get("alpha", 1.0) * np.expm1(np.minimum(x, 0)), x)
+
+
+def _gelu(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    x = inputs[0]
+    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2)))
+
+
+def _quick_gelu(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    return inputs[0] * _sigmoid(attributes.get("alpha", 1.702) * inputs[0])
+
+
 def _reshape(inputs: Sequence[Any], attributes: Attributes) -> Array:
     x, wanted = inputs[:2]
     return x.reshape([x.shape[i] if size == 0 else int(size) for i, size in enumerate(wanted)])
@@ -242,6 +261,10 @@ def _qlinear_leaky(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return _codes(_leaky(_reals(*inputs[:3]), attributes.get("alpha", 0.01)), *inputs[3:5])
 
 
+def _qlinear_sigmoid(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    return _codes(_sigmoid(_reals(*inputs[:3])), *inputs[3:5])
+
+
 def _qlinear_average(inputs: Sequence[Any], attributes: Attributes) -> Array:
     """As AveragePool; padding that counts does so in every window."""
     view, inside, _ = _windows(_reals(*inputs[:3]), attributes["kernel_shape"], attributes, 0)
@@ -291,8 +314,14 @@ OPERATORS: dict[str, Operator] = {
     "PRelu": lambda inputs, _: _leaky(inputs[0], inputs[1]),
     "HardSigmoid": lambda inputs, _: np.clip(0.2 * inputs[0] + 0.5, 0, 1),
     "HardSwish": lambda inputs, _: inputs[0] * np.clip(inputs[0] / 6 + 0.5, 0, 1),
-    "Sigmoid": lambda inputs, _: 0.5 + 0.5 * np.tanh(inputs[0] / 2),
+    "Sigmoid": lambda inputs, _: _sigmoid(inputs[0]),
     "Tanh": lambda inputs, _: np.tanh(inputs[0]),
+    "Elu": _elu,
+    "Softplus": lambda inputs, _: np.logaddexp(0, inputs[0]),
+    "Gelu": _gelu,
+    "QuickGelu": _quick_gelu,
+    "Atan": lambda inputs, _: np.arctan(inputs[0]),
+    "Asinh": lambda inputs, _: np.arcsinh(inputs[0]),
     "Softmax": _softmax,
     "LRN": _lrn,
     "Identity": lambda inputs, _: inputs[0],
@@ -314,6 +343,7 @@ OPERATORS: dict[str, Operator] = {
     "QLinearAdd": _qlinear_add,
     "QLinearMul": _qlinear_mul,
     "QLinearLeakyRelu": _qlinear_leaky,
+    "QLinearSigmoid": _qlinear_sigmoid,
     "QLinearAveragePool": _qlinear_average,
     "QLinearGlobalAveragePool": _qlinear_mean,
 }

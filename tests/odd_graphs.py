@@ -95,7 +95,7 @@ def _unfused(graph: Graph) -> None:
         case "input":
             x = graph.one(graph.inputs)
         case "host":
-            x = graph.add(graph.one(["Tanh", "Sigmoid"]), [x], graph.dims[x])
+            x = graph.add(graph.one(["Atan", "Asinh"]), [x], graph.dims[x])
         case "MaxPool":
             x = _max_pool(graph, x)
         case "activation":

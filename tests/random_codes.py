@@ -88,6 +88,11 @@ def _leaky_codes(graph: Codes) -> None:
     graph.code("QLinearLeakyRelu", [x, *graph.steps[x], *step], graph.dims[x], step, alpha=alpha, domain=MICROSOFT)
 
 
+def _sigmoid_of_codes(graph: Codes) -> None:
+    x, step = graph.value(), graph.step(graph.one([1 / 256, 0.02]))
+    graph.code("QLinearSigmoid", [x, *graph.steps[x], *step], graph.dims[x], step, domain=MICROSOFT)
+
+
 def _average_of_codes(graph: Codes) -> None:
     x, step = graph.value(4), graph.step(graph.one([0.03, 0.043]))
     image, attributes = window(graph, x, ceil=graph.yes(), dilated=False)
@@ -171,7 +176,7 @@ def quantised_network(choice: Choice, most_nodes: int = 6, odd: bool = False) ->
     nodes = graph.number(1, most_nodes)
     while len(graph.nodes) < nodes:
         images = any(len(dims) == 4 for dims in graph.dims.values())
-        more = (_clip_of_codes, _leaky_codes, _codes_by_constants) if odd else ()
+        more = (_clip_of_codes, _leaky_codes, _sigmoid_of_codes, _codes_by_constants) if odd else ()
         more += (_shuffled_codes, _average_of_codes) if odd and images else ()
         graph.one([*(QUANTISED_IMAGES if images else ()), *QUANTISED, *more])(graph)
     types = dict.fromkeys(graph.dims, helper.np_dtype_to_tensor_dtype(np.dtype(graph.kind)))

@@ -295,6 +295,24 @@ def _activation(graph: Graph) -> None:
             graph.add(op, [x], graph.dims[x])
 
 
+def _function(graph: Graph) -> None:
+    """A function of single numbers that the output units have tables for."""
+    x = graph.value()
+    dims = graph.dims[x]
+    match graph.one(["Sigmoid", "Tanh", "SiLU", "Elu", "Softplus", "Gelu", "QuickGelu"]):
+        case "SiLU":
+            gate = graph.add("Sigmoid", [x], dims)
+            graph.add("Mul", [x, gate][:: graph.one([1, -1])], dims)
+            if graph.yes():  # nothing else is to read it
+                del graph.dims[gate]
+        case "Elu":
+            graph.add("Elu", [x], dims, alpha=graph.one([1.0, 0.5]))
+        case "Gelu" | "QuickGelu" as op:
+            graph.add(op, [x], dims, domain=MICROSOFT)
+        case op:
+            graph.add(op, [x], dims)
+
+
 def _sum(graph: Graph) -> None:
     x = graph.value()
     others = [graph.alike(x) for _ in range(graph.one([1, 1, 0, 2, 3]))]
@@ -307,9 +325,11 @@ def _product(graph: Graph) -> None:
 
 
 def _gate(graph: Graph) -> None:
-    """A product or sum with one pixel a channel."""
+    """A product or sum with one pixel a channel, perhaps the Sigmoid of a mean."""
     x = graph.value(4)
     pixels = graph.add("GlobalAveragePool", [x], (*graph.dims[x][:2], 1, 1))
+    if graph.yes():
+        pixels = graph.add("Sigmoid", [pixels], graph.dims[pixels])
     graph.add(graph.one(["Mul", "Mul", "Add"]), [x, pixels][:: graph.one([1, -1])], graph.dims[x])
 
 
@@ -367,15 +387,15 @@ def _matrix(graph: Graph) -> None:
 
 def _on_host(graph: Graph) -> None:
     x = graph.value()
-    match graph.one(["Sigmoid", "Tanh", "Softmax", "LRN"]):
+    match graph.one(["Atan", "Asinh", "Softmax", "LRN"]):
         case "Softmax":
             graph.add("Softmax", [x], graph.dims[x], axis=1)
         case "LRN" if len(graph.dims[x]) == 4:
             graph.add("LRN", [x], graph.dims[x], size=3, alpha=0.1)
-        case "Tanh":
-            graph.add("Tanh", [x], graph.dims[x])
+        case "Asinh":
+            graph.add("Asinh", [x], graph.dims[x])
         case _:
-            graph.add("Sigmoid", [x], graph.dims[x])
+            graph.add("Atan", [x], graph.dims[x])
 
 
 def _squares(graph: Graph) -> None:
@@ -420,7 +440,10 @@ ON_IMAGES = (
     _shortcut, _gate, _pixels, _squares,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
-ON_ANY = (_concat, _concat, _slice, _activation, _activation, _sum, _sum, _product, _affine, _flat, _on_host)
+ON_ANY = (
+    _concat, _concat, _slice, _activation, _activation, _function, _function, _sum, _sum, _product, _affine, _flat,
+    _on_host,
+)  # fmt: skip
 
 
 def add_inputs(graph: Graph, side: int = 13) -> int:

@@ -156,6 +156,11 @@ def _clip(graph: Qdq) -> None:
     graph.quantised(_clamped(graph, x), graph.steps[x] if graph.yes() else graph.step(graph.one([0.01, 0.02])))
 
 
+def _function(graph: Qdq) -> None:
+    x = graph.value()
+    graph.layer(graph.one(["Sigmoid", "Tanh"]), [x], graph.dims[x], graph.one([1 / 256, 1 / 128, 0.02]))
+
+
 def _concat(graph: Qdq) -> None:
     x = graph.value()
     y = graph.alike(x, lambda dims: (dims[0], *dims[2:]))
@@ -165,7 +170,7 @@ def _concat(graph: Qdq) -> None:
 
 
 ON_IMAGES = (_conv, _conv, _conv, _pool, _mean, _mean, _gate)
-ON_ANY = (_gemm, _of_two, _clip, _clip, _clip, _concat)
+ON_ANY = (_gemm, _of_two, _clip, _clip, _clip, _concat, _function, _function)
 
 
 def qdq_network(choice: Choice, most_layers: int = 4) -> Network:
