@@ -29,6 +29,7 @@ from qlinear_cases import (
     mean_cases,
     model_of,
     product_cases,
+    sigmoid_cases,
 )
 
 DATA = Path(__file__).parent / "data"
@@ -71,5 +72,6 @@ if __name__ == "__main__":
     write("add", add_cases())
     write("average", average_cases())
     write("leaky", leaky_cases())
+    write("sigmoid", sigmoid_cases())
     write("product", product_cases())
     write("constant", constant_cases())

@@ -305,6 +305,23 @@ def leaky_case(number: int) -> Case:
     return Case("QLinearLeakyRelu", fed, constants, inputs, dtype(kind), {"alpha": alpha}, domain=MICROSOFT)
 
 
+def sigmoid_cases() -> list[Case]:
+    return [sigmoid_case(number) for number in range(50)]
+
+
+def sigmoid_case(number: int) -> Case:
+    """All codes, in a tensor of any rank: of reals whose Sigmoids are near 0.5, or all that there are."""
+    rng = np.random.default_rng([8, number])
+    kind = "us"[number % 2]
+    size = ((1, 256), (256, 1), (2, 4, 32), (1, 2, 8, 16), (256,))[rng.integers(5)]
+    codes = rng.permutation(np.arange(bounds(kind)[0], bounds(kind)[1] + 1))
+    constants: dict[str, Array] = {"xs": np.float32(rng.choice([0.01, 0.05, 0.2]) * rng.uniform(0.5, 1.5))}
+    constants["ys"] = np.float32(1 / 256 if rng.random() < 0.5 else rng.uniform(0.002, 0.02))
+    constants["xz"], constants["yz"] = (zero_point(rng, kind, ("zero", "some", "least")[rng.integers(3)]) for _ in "xy")
+    fed = {"x": codes.astype(dtype(kind)).reshape(size)}
+    return Case("QLinearSigmoid", fed, constants, ("x", "xs", "xz", "ys", "yz"), dtype(kind), domain=MICROSOFT)
+
+
 # -- as ONNX -----------------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +390,9 @@ def expected(case: Case) -> Array:
             reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
             reals = np.where(reals < 0, reals * np.float32(case.attributes["alpha"]), reals)
             return quantised(case, reals / c["ys"])
+        case "QLinearSigmoid":
+            reals = (case.fed["x"].astype(np.int64) - int(c["xz"])).astype(np.float32) * c["xs"]
+            return quantised(case, (1 / (1 + np.exp(-reals.astype(np.float64)))).astype(np.float32) / c["ys"])
         case "QLinearMul" if "b" in case.fed:
             a, b = (case.fed[name].astype(np.int64) - int(c[f"{name}z"]) for name in "ab")
             return quantised(case, (a * b).astype(np.float32) * (c["as"] * c["bs"] / c["ys"]) + np.float32(c["yz"]), 0)

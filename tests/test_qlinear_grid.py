@@ -33,6 +33,7 @@ from qlinear_cases import (
     model_of,
     pairwise,
     product_cases,
+    sigmoid_cases,
 )
 
 from cnncc.arch.model import PRESETS, load_arch
@@ -54,6 +55,7 @@ DATA = Path(__file__).parent / "data"
 OPERATORS = {
     "conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "average": average_cases, "add": add_cases,
     "leaky": leaky_cases, "constant": constant_cases, "product": product_cases,
+    "sigmoid": sigmoid_cases,
 }  # fmt: skip
 # Averages whose f32 sums onnxruntime may round to several codes: most have an even count, and scales alike.
 AVERAGES_ON_HOST = (0, 1, 14, 16, 17, 24, 25, 41, 48, 49, 56, 57, 60, 64, 65, 73, 81, 88, 104, 112, 113, 118)
@@ -222,6 +224,11 @@ def test_qlinear_leaky_relu(numbers: range) -> None:
     check("leaky", numbers)
 
 
+@pytest.mark.parametrize("numbers", chunks("sigmoid"), ids=str)
+def test_qlinear_sigmoid(numbers: range) -> None:
+    check("sigmoid", numbers)
+
+
 @pytest.mark.parametrize("numbers", chunks("constant"), ids=str)
 def test_qlinear_mul_and_add_of_constants(numbers: range) -> None:
     check("constant", numbers)
@@ -294,7 +301,7 @@ def fits_bytes(case: Case) -> bool:
     return bool(centred.min() >= -128 and centred.max() <= 127)
 
 
-@pytest.mark.parametrize("name", ["conv", "matrix", "mean", "average", "leaky", "constant"])
+@pytest.mark.parametrize("name", ["conv", "matrix", "mean", "average", "leaky", "constant", "sigmoid"])
 def test_qlinear_in_words_of_bytes(name: str, bytes_array: str) -> None:
     on_host = AVERAGES_ON_HOST if name == "average" else ()
     fitting = [number for number, case in enumerate(cases(name)) if fits_bytes(case) and number not in on_host]
