@@ -460,3 +460,36 @@ def test_a_stripe_has_a_slot_for_each_row_though_few_are_read(tmp_path: Path) ->
         done("run", tmp_path / "net.cnb", "--input", images, "--output", tmp_path / "y.npz")
         results.append(np.load(tmp_path / "y.npz")["y"])
     assert np.array_equal(*results)
+
+
+def test_tables_on_cores_that_the_compiler_chooses(tmp_path: Path) -> None:
+    """Two SiLUs and a Tanh: the results are those of layers in turn, counters are as predicted, frames are proven."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "a"], ["c"], name="first", pads=[1, 1, 1, 1], strides=[2, 1]),
+        node("Sigmoid", ["c"], ["g"], name="g"),
+        node("Mul", ["c", "g"], ["s"], name="s"),
+        node("Conv", ["s", "b"], ["d"], name="second", pads=[0, 1, 1, 1]),
+        node("Sigmoid", ["d"], ["h"], name="h"),
+        node("Mul", ["h", "d"], ["t"], name="t"),
+        node("Conv", ["t", "e"], ["z"], name="third"),
+        node("Tanh", ["z"], ["y"], name="y"),
+    ]
+    arrays = {"a": noise(1, 5, 3, 3, 3), "b": noise(2, 7, 5, 3, 3) / 3, "e": noise(3, 4, 7, 1, 1)}
+    model, images = save(build(nodes, {"x": (1, 3, 9, 7)}, ["y"], arrays), tmp_path / "net.onnx"), tmp_path / "x.npz"
+    np.savez(images, x=noise(4, 3, 3, 9, 7))
+    given = ("--arch", "tcpa-4x4", "--calibrate", images)
+    results = list[np.ndarray]()
+    for options in ((), ("--parallel", "layers")):
+        said = done("compile", model, *given, *options, "-o", tmp_path / "net.cnb").stdout
+        assert "(100.00 %)" in said and "host" not in said
+        done("run", tmp_path / "net.cnb", "--input", images, "--output", tmp_path / "y.npz")
+        results.append(np.load(tmp_path / "y.npz")["y"])
+        assert "as predicted" in done("estimate", tmp_path / "net.cnb", "--check-counters").stdout
+    assert said.count("\n  core ") > 1
+    assert np.array_equal(*results)
+    done("verify", model, *given, "--parallel", "layers", "--input", images)
+    assert (
+        "any number of frames"
+        in done("verify", tmp_path / "net.cnb", "--model", model, "--calibrate", images, "--prove").stdout
+    )
