@@ -32,7 +32,7 @@ def branches() -> onnx.ModelProto:
     nodes = [
         node("Conv", ["x", "w1", "b1"], ["a"], name="a", pads=[1, 1, 1, 1]),
         node("Relu", ["a"], ["r"], name="r"),
-        node("Tanh", ["x"], ["t"], name="t"),
+        node("Sin", ["x"], ["t"], name="t"),
         node("Conv", ["t", "w2"], ["b"], name="b", pads=[0, 1, 2, 1]),
         node("Add", ["r", "b"], ["s"], name="s"),
         node("Flatten", ["s"], ["f"], name="f"),
@@ -155,14 +155,14 @@ def test_accuracy_of_a_model_in_its_own_integers(name: str) -> None:
 
 
 def test_accuracy_of_codes_is_that_of_the_reals_they_stand_for(tmp_path: Path) -> None:
-    """The codes have no negative numbers: QuantizeLinear is the Relu. The Tanh runs in floats on the host."""
+    """The codes have no negative numbers: QuantizeLinear is the Relu. The Sin runs in floats on the host."""
     nodes = [
         node("QuantizeLinear", ["x", "step", "middle"], ["xq"]),
         node("DequantizeLinear", ["xq", "step", "middle"], ["xr"]),
         node("BatchNormalization", ["xr", "ones", "zeros", "zeros", "ones"], ["b"], name="b", epsilon=0.0),
         node("QuantizeLinear", ["b", "half", "bottom"], ["bq"]),
         node("DequantizeLinear", ["bq", "half", "bottom"], ["br"]),
-        node("Tanh", ["br"], ["y"], name="t"),
+        node("Sin", ["br"], ["y"], name="t"),
     ]
     arrays = {
         "step": np.float32(0.02), "middle": np.uint8(128), "half": np.float32(0.01), "bottom": np.uint8(0),
@@ -175,7 +175,7 @@ def test_accuracy_of_codes_is_that_of_the_reals_they_stand_for(tmp_path: Path) -
 
 
 def test_accuracy_of_a_network_without_layers(tmp_path: Path) -> None:
-    found = verified(save(build([node("Tanh", ["x"], ["y"])], {"x": (1, 3)}, ["y"]), tmp_path / "net.onnx"))
+    found = verified(save(build([node("Sin", ["x"], ["y"])], {"x": (1, 3)}, ["y"]), tmp_path / "net.onnx"))
     assert found["agrees"] and found["layers"] == found["outputs"] == []
 
 

@@ -29,14 +29,14 @@ def only_host() -> onnx.ModelProto:
 
 
 def only_host_two_outputs() -> onnx.ModelProto:
-    return build([node("Softmax", ["x"], ["y"]), node("Tanh", ["y"], ["z"])], {"x": (1, 3, 5)}, ["z", "y"])
+    return build([node("Softmax", ["x"], ["y"]), node("Sin", ["y"], ["z"])], {"x": (1, 3, 5)}, ["z", "y"])
 
 
 def host_reads_one_value_in_two_shapes() -> onnx.ModelProto:
     nodes = [
         node("Flatten", ["x"], ["f"], name="flat"),
         node("Softmax", ["f"], ["y"], name="softmax", axis=1),
-        node("Sigmoid", ["x"], ["z"], name="sigmoid"),
+        node("Sin", ["x"], ["z"], name="sin"),
     ]
     return build(nodes, {"x": (1, 3, 5, 4)}, ["y", "z"])
 
@@ -46,7 +46,7 @@ def host_in_the_middle() -> onnx.ModelProto:
         node("Conv", ["x", "w1"], ["a"], name="a", pads=[1, 2, 0, 1]),
         node("LRN", ["a"], ["b"], name="lrn", size=3),
         node("Conv", ["b", "w2"], ["c"], name="c", strides=[2, 1]),
-        node("Sigmoid", ["c"], ["d"], name="sigmoid"),
+        node("Sin", ["c"], ["d"], name="sin"),
         node("Conv", ["d", "w3"], ["y"], name="y"),
     ]
     arrays = {"w1": noise(1, 5, 3, 3, 3), "w2": noise(2, 7, 5, 3, 2), "w3": noise(3, 2, 7, 1, 1)}
@@ -59,7 +59,7 @@ def host_reads_two_values() -> onnx.ModelProto:
         node("Conv", ["x", "w1"], ["a"], name="a"),
         node("Conv", ["a", "w2"], ["b"], name="b"),
         node("Mul", ["a", "b"], ["m"], name="m"),
-        node("Sigmoid", ["b"], ["s"], name="s"),
+        node("Sin", ["b"], ["s"], name="s"),
         node("Add", ["m", "s"], ["t"], name="t"),
         node("Add", ["t", "a"], ["y"], name="y"),
     ]
@@ -78,7 +78,7 @@ def host_at_the_end() -> onnx.ModelProto:
 
 
 def host_at_the_start() -> onnx.ModelProto:
-    nodes = [node("Tanh", ["x"], ["t"], name="t"), node("Conv", ["t", "w"], ["y"], name="y")]
+    nodes = [node("Sin", ["x"], ["t"], name="t"), node("Conv", ["t", "w"], ["y"], name="y")]
     return build(nodes, {"x": (1, 3, 5, 7)}, ["y"], {"w": noise(1, 5, 3, 3, 3)})
 
 
@@ -175,7 +175,7 @@ def names_as_cnncc_makes_them() -> onnx.ModelProto:
     nodes = [
         node("Conv", ["a.glb", "w1"], ["b"], name="a"),
         node("Conv", ["b", "w2"], ["a.w"], name="a.w"),
-        node("Tanh", ["a.w"], ["t"], name="a.params"),
+        node("Sin", ["a.w"], ["t"], name="a.params"),
         node("Conv", ["t", "w2"], ["a.w.glb"], name="a.w.glb"),
         node("Add", ["b", "a.q"], ["a.params.0"], name="b"),
     ]
@@ -187,8 +187,8 @@ def names_as_cnncc_makes_them() -> onnx.ModelProto:
 def host_value_for_two_segments() -> onnx.ModelProto:
     """Two segments read what the first computes and the array never sees; also an input that only they read."""
     nodes = [
-        node("Tanh", ["x"], ["t"], name="t"),
-        node("Sigmoid", ["t"], ["u"], name="u"),
+        node("Sin", ["x"], ["t"], name="t"),
+        node("Cos", ["t"], ["u"], name="u"),
         node("Conv", ["u", "w"], ["c"], name="c"),
         node("Mul", ["c", "t"], ["m"], name="m"),
         node("Div", ["m", "z"], ["y"], name="y"),
@@ -397,7 +397,7 @@ REFUSED = (
         "output 'y' is the same as 'x', which only the host",
     ),
     (
-        build([node("Tanh", ["x"], ["a"]), node("Identity", ["a"], ["b"])], {"x": (1, 3)}, ["a", "b"]),
+        build([node("Sin", ["x"], ["a"]), node("Identity", ["a"], ["b"])], {"x": (1, 3)}, ["a", "b"]),
         "output 'a' is the same as 'b', which only the host reads or computes",
     ),
     (by_name(), "output 'x' has the name of another input or output"),

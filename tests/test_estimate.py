@@ -330,11 +330,11 @@ def test_counts_run_no_network_without_samples(command: str, monkeypatch: pytest
 
 def test_estimate_names_what_the_host_computes(tmp_path: Path) -> None:
     """EST-3: under the table of a model and of its binary, and as JSON."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["a"], name="c"), helper.make_node("Erf", ["a"], ["y"], name="e")]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"], name="c"), helper.make_node("Sin", ["a"], ["y"], name="s")]
     graph = build(nodes, {"x": (1, 3, 6, 6)}, ["y"], {"w": noise(1, 4, 3, 3, 3)})
     model, binary = save_model(graph, tmp_path / "net.onnx"), tmp_path / "net.cnb"
     done("compile", model, "-o", binary, "--dump-dir", tmp_path / "ir")
-    reason = "Erf node 'e': the array has no such operator"
+    reason = "Sin node 's': the array has no such operator"
     for source in (model, binary, tmp_path / "ir" / "cnn-to-nest", tmp_path / "ir" / "nest-stage"):
         assert f"on the host, not in these figures: {reason}" in " ".join(done("estimate", source).stdout.split())
         assert estimated(source)["host"] == [reason]

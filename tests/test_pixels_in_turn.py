@@ -137,11 +137,11 @@ def test_pixels_in_turn_share_a_scale() -> None:
     [
         ([conv("c", "w81"), up("c", 9)], "blocksize = 9: the array takes up to 8 * 8 values in turn"),
         (
-            [conv("c", "w8"), node("Sigmoid", ["c"], ["s"]), up("s", 2, "u"), node("Relu", ["u"], ["r"]),
+            [conv("c", "w8"), node("Sin", ["c"], ["s"]), up("s", 2, "u"), node("Relu", ["u"], ["r"]),
              node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2])],
             "'u': the host computes the pixels that it puts in turn",
         ),
-        ([node("Sigmoid", ["x"], ["s"]), node("Concat", ["s"] * 4, ["c"], axis=1), up("c", 2)],
+        ([node("Sin", ["x"], ["s"]), node("Concat", ["s"] * 4, ["c"], axis=1), up("c", 2)],
          "'y': the host computes the pixels that it puts in turn"),
     ],
 )  # fmt: skip

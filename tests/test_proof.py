@@ -198,7 +198,7 @@ def hosted(tmp_path_factory: pytest.TempPathFactory) -> Claim:
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w1"], ["c1"], name="c1"),
-        node("Sigmoid", ["c1"], ["s1"], name="s1"),
+        node("Sin", ["c1"], ["s1"], name="s1"),
         node("Conv", ["s1", "w2"], ["c2"], name="c2"),
         node("Softmax", ["c2"], ["y"], name="y"),
     ]
@@ -236,7 +236,7 @@ def test_a_host_segment_that_reads_a_value_in_two_shapes(tmp_path: Path) -> None
 def test_another_host_segment(hosted: Claim) -> None:
     first, second = hosted.binary.segments
     other = ModelProto.FromString(first)
-    other.graph.node[0].op_type = "Tanh"
+    other.graph.node[0].op_type = "Cos"
     wrong = replace(hosted.binary, segments=[other.SerializeToString(), second])
     assert proof(replace(hosted, binary=wrong)).failures == ["host segment 0 is not the network's"]
     wrong = replace(hosted.binary, segments=[first])

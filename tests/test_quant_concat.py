@@ -286,9 +286,9 @@ def test_quant_concat_gives_its_operands_one_range() -> None:
 def test_quant_concat_beside_host_nodes() -> None:
     """What the host computes, and what it reads, is part of the group too; between host nodes it is the host's."""
     nodes = [
-        same("a"), node("Sigmoid", ["x"], ["g"], name="g"), concat(["a", "g"], "c"),
+        same("a"), node("Sin", ["x"], ["g"], name="g"), concat(["a", "g"], "c"),
         node("Softmax", ["c"], ["y"], name="soft", axis=1),
-        node("Tanh", ["x"], ["t"], name="t"), concat(["t", "g"], "d"), node("Exp", ["d"], ["z"], name="z"),
+        node("Cos", ["x"], ["t"], name="t"), concat(["t", "g"], "d"), node("Exp", ["d"], ["z"], name="z"),
     ]  # fmt: skip
     module, want, got = lowered(nodes, X, ["y", "z"], W)
     first, _ = hosts(module)
