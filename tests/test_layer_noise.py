@@ -49,7 +49,8 @@ def everything() -> onnx.ModelProto:
         node("Add", ["c2", "m1"], ["a"], name="a"),
         node("LeakyRelu", ["a"], ["l2"], alpha=-0.5, name="l2"),
         node("Relu", ["a"], ["r"], name="r"),
-        node("Sigmoid", ["r"], ["h"], name="h"),
+        node("Sigmoid", ["r"], ["g"], name="g"),
+        node("Sin", ["g"], ["h"], name="h"),
         node("Concat", ["l2", "r", "h"], ["cat"], axis=1, name="cat"),
         node("Reshape", ["cat", "five"], ["f"], name="f"),
         node("Transpose", ["f"], ["t"], perm=[0, 2, 1, 3, 4], name="t"),
@@ -70,7 +71,7 @@ def everything() -> onnx.ModelProto:
 @pytest.mark.parametrize("precision", ["int16", "int8"])
 def test_layer_noise_explains_what_is_only_rounded(precision: str, tmp_path: Path) -> None:
     found = verified(everything(), tmp_path, noise(9, 4, 3, 7, 5), "--precision", precision)["noises"]
-    labels = ["input x", "m1", "c2.requant", "l2", "t", "p.requant", "n.requant", "y.requant"]
+    labels = ["input x", "m1", "c2.requant", "l2", "g", "t", "p.requant", "n.requant", "y.requant"]
     assert [each["label"] for each in found if each["label"] in labels] == labels
     assert all(0.05 < each["error"] / each["noise"] <= LIMIT and not each["cause"] for each in found)
     printed = done("verify", tmp_path / "net.onnx", "--arch", "spatial-4x4").stdout

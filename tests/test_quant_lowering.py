@@ -352,6 +352,35 @@ def test_quant_lowering_the_rest_is_on_the_host_with_the_reason(name: str) -> No
     assert decibels(want["y"], got["y"]) > (70 if name == "transA" or "row" in reason else 140)
 
 
+# Functions of single numbers: by operator, the opset from which on ONNX has it, and attributes.
+FUNCTIONS: dict[str, tuple[int, dict[str, float]]] = {
+    "Sigmoid": (13, {}), "Tanh": (13, {}), "Elu": (7, {"alpha": 0.5}), "Selu": (7, {}), "Celu": (12, {"alpha": 2.0}),
+    "Softplus": (7, {}), "Softsign": (7, {}), "Erf": (13, {}), "Gelu": (20, {}), "Mish": (18, {}),
+    "HardSigmoid": (7, {}), "HardSwish": (14, {}),
+}  # fmt: skip
+# Between two entries one bends the most where results are small, the other has a kink.
+LESS_DB = {"Softsign": 55, "HardSwish": 60}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_quant_lowering_functions_are_tables(function: str) -> None:
+    """Of what a layer computes. Those of the host's results stay there if the host reads them, too."""
+    opset, attributes = FUNCTIONS[function]
+    nodes = [
+        conv("c"),
+        node(function, ["c"], ["y"], name="f", **attributes),
+        node("Sin", ["y"], ["s"], name="s"),
+        node(function, ["s"], ["g"], name="g", **attributes),
+        node("Cos", ["g"], ["z"], name="t"),
+    ]
+    module, want, got = lowered(nodes, X, ["y", "z"], W, opset=opset)
+    (host,) = hosts(module)
+    assert f"{function} node 'g': it stands between host nodes" in host.reason.data and "'f'" not in host.reason.data
+    (layer,) = (op for op in module.walk() if isinstance(op, ConvOp))
+    assert layer.steps.data.table
+    assert decibels(want["y"], got["y"]) > LESS_DB.get(function, 70)
+
+
 def test_quant_lowering_contiguous_host_nodes_are_one_segment() -> None:
     nodes = [
         conv("c"),
