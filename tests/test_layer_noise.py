@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cnncc.arch.model import PRESETS
 from cnncc.driver.layer_noise import LIMIT
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale
+from cnncc.passes._onnx.functions import FunctionLayer, FunctionTable, function_table
 from cnncc.passes._onnx.placement import Placement
 from cnncc.passes._onnx.scale_groups import moves_integers
 
@@ -76,6 +78,38 @@ def test_layer_noise_explains_what_is_only_rounded(precision: str, tmp_path: Pat
     assert all(0.05 < each["error"] / each["noise"] <= LIMIT and not each["cause"] for each in found)
     printed = done("verify", tmp_path / "net.onnx", "--arch", "spatial-4x4").stdout
     assert "by itself no layer errs by more than 4 times its noise: at most " in printed
+
+
+# What follows a Softsign in its layer.
+AFTER = {
+    "nothing": node("Relu", ["s"], ["y"], name="y"),
+    "a pool": node("MaxPool", ["s"], ["y"], kernel_shape=[2, 2], name="y"),
+    "a clip": node("Clip", ["s", "lo", "hi"], ["y"], name="y"),
+}
+
+
+def softsign(after: str) -> onnx.ModelProto:
+    nodes = [node("Conv", ["x", "w"], ["c"], name="c"), node("Softsign", ["c"], ["s"], name="s"), AFTER[after]]
+    bounds = {"lo": np.float32(0.25), "hi": np.float32(0.75)} if after == "a clip" else {}
+    return build(nodes, {"x": (1, 3, 7, 6)}, ["y"], {"w": noise(1, 4, 3, 3, 3), **bounds})
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("size", [1, 60])
+def test_layer_noise_of_lines_between_entries(size: int, after: str, tmp_path: Path) -> None:
+    """A Softsign bends the most where it is small: a line is off by far more than a step there."""
+    found = verified(softsign(after), tmp_path, np.float32(size) * noise(4, 4, 3, 7, 6))["noises"]
+    assert all(each["error"] <= LIMIT * each["noise"] and not each["cause"] for each in found)
+
+
+def test_layer_noise_finds_a_table_that_begins_an_entry_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(layer: FunctionLayer, x: Scale, y: Scale) -> FunctionTable:
+        table = function_table(layer, x, y)
+        return replace(table, entries=np.roll(table.entries, 1))
+
+    monkeypatch.setattr("cnncc.passes._onnx.layer_lowering.function_table", late)
+    found = verified(softsign("a pool"), tmp_path, noise(4, 4, 3, 7, 6), code=4)["noises"]
+    assert [each["label"] for each in found if each["cause"]] == ["y"]
 
 
 def test_layer_noise_of_rounding_all_one_way(tmp_path: Path) -> None:

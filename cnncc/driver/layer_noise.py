@@ -5,7 +5,7 @@ computation of one rounded value: for example a convolution with the Relu and Ma
 
     error   mean square of (integer result - float result), with the float operands, quantised, as operands
     noise   mean square of (float result of rounded operands and weights - float result of exact ones),
-            plus step² / 12 for the result
+            plus step² / 12 for the result; of a function by a table, "rounded" has what its lines may lie beside it
 
 Without saturation, error <= 4 · noise: rounding moves a result by at most step / 2, and
 (a + b)² <= 4 · (a² + b² / 3). A layer exceeds the limit if it saturates or has a coarser step than its range needs.
@@ -127,21 +127,21 @@ class _Layers:
         if value.owner not in self.layers:
             return own
         moved = self._real(value, rounded=True) - self._real(value, rounded=False)
-        return own + float(np.square(moved).mean()) + self._sag(value)
+        return own + float(np.square(moved).mean())
 
-    def _sag(self, value: SSAValue) -> float:
-        """The mean square of how far the lines between the entries of a table lie beside the function, at most."""
-        node = value.owner
-        assert isinstance(node, NodeOp)
-        layer, apart = self.layers[node], self.lowering.entries_apart.get(node, 1)
-        if not isinstance(layer, FunctionLayer) or apart == 1:
-            return 0.0
-        x, half = (
-            self._operand(node.operands[0], rounded=False),
-            apart / 2 * self.lowering.scales[node.operands[0]].scale,
-        )
-        before, at, behind = (layer.reals(x + side).astype(np.float64) for side in (-half, 0.0, half))
-        return float(np.square((before + behind) / 2 - at).mean())
+    def _sag(self, node: NodeOp, layer: FunctionLayer, x: Doubles) -> Doubles:
+        """How far the lines between the entries of a table lie beside the function at `x`, at most.
+
+        The line of a pair of entries is as far off as the function bends there. Entries are fitted, so that a bend
+        moves the lines next to it, too.
+        """
+        apart = self.lowering.entries_apart.get(node, 1)
+        if apart == 1:
+            return np.zeros_like(x)
+        half = apart / 2 * self.lowering.scales[node.operands[0]].scale
+        at = [layer.reals(x + side * half).astype(np.float64) for side in range(-3, 4)]
+        bends = [(before + behind) / 2 - between for before, between, behind in zip(at, at[1:], at[2:], strict=False)]
+        return np.abs(bends).max(axis=0)
 
     def _fitting(self, value: SSAValue) -> float:
         """The step that the calibrated range of `value` needs."""
@@ -151,13 +151,20 @@ class _Layers:
     # Float results of a layer.
 
     def _real(self, value: SSAValue, *, rounded: bool) -> Doubles:
-        """`value` in float. rounded: whether operands and weights are rounded to their steps, never saturated."""
+        """`value` in float.
+
+        rounded: whether operands and weights are rounded to their steps, never saturated, and functions are off by
+        what their tables may be.
+        """
         node = value.owner
         assert isinstance(node, NodeOp)
         layer = self.layers[node]
         operands = [self._operand(operand, rounded=rounded) for operand in _read(node, layer)]
         weights = self._weights(node, layer, rounded=rounded) if isinstance(layer, ConvLayer) else None
-        return _computed(layer, operands, weights).reshape(-1, *shape(value.type)[1:])
+        result = _computed(layer, operands, weights)
+        if rounded and isinstance(layer, FunctionLayer):
+            result = result + self._sag(node, layer, operands[0])
+        return result.reshape(-1, *shape(value.type)[1:])
 
     def _operand(self, value: SSAValue, *, rounded: bool) -> Doubles:
         if value not in self.exact:
