@@ -80,7 +80,7 @@ def test_layer_noise_explains_what_is_only_rounded(precision: str, tmp_path: Pat
     assert "by itself no layer errs by more than 4 times its noise: at most " in printed
 
 
-# What follows a Softsign in its layer.
+# What follows a Tanh in its layer.
 AFTER = {
     "nothing": node("Relu", ["s"], ["y"], name="y"),
     "a pool": node("MaxPool", ["s"], ["y"], kernel_shape=[2, 2], name="y"),
@@ -88,8 +88,8 @@ AFTER = {
 }
 
 
-def softsign(after: str) -> onnx.ModelProto:
-    nodes = [node("Conv", ["x", "w"], ["c"], name="c"), node("Softsign", ["c"], ["s"], name="s"), AFTER[after]]
+def tanh(after: str) -> onnx.ModelProto:
+    nodes = [node("Conv", ["x", "w"], ["c"], name="c"), node("Tanh", ["c"], ["s"], name="s"), AFTER[after]]
     bounds = {"lo": np.float32(0.25), "hi": np.float32(0.75)} if after == "a clip" else {}
     return build(nodes, {"x": (1, 3, 7, 6)}, ["y"], {"w": noise(1, 4, 3, 3, 3), **bounds})
 
@@ -97,8 +97,8 @@ def softsign(after: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("size", [1, 60])
 def test_layer_noise_of_lines_between_entries(size: int, after: str, tmp_path: Path) -> None:
-    """A Softsign bends the most where it is small: a line is off by far more than a step there."""
-    found = verified(softsign(after), tmp_path, np.float32(size) * noise(4, 4, 3, 7, 6))["noises"]
+    """A Tanh bends the most near 1 and -1: a line is off by more than a step there."""
+    found = verified(tanh(after), tmp_path, np.float32(size) * noise(4, 4, 3, 7, 6))["noises"]
     assert all(each["error"] <= LIMIT * each["noise"] and not each["cause"] for each in found)
 
 
@@ -108,7 +108,7 @@ def test_layer_noise_finds_a_table_that_begins_an_entry_late(tmp_path: Path, mon
         return replace(table, entries=np.roll(table.entries, 1))
 
     monkeypatch.setattr("cnncc.passes._onnx.layer_lowering.function_table", late)
-    found = verified(softsign("a pool"), tmp_path, noise(4, 4, 3, 7, 6), code=4)["noises"]
+    found = verified(tanh("a pool"), tmp_path, noise(4, 4, 3, 7, 6), code=4)["noises"]
     assert [each["label"] for each in found if each["cause"]] == ["y"]
 
 
