@@ -1,4 +1,4 @@
-"""Turns HardSigmoid and HardSwish into operators of the array."""
+"""Turns HardSigmoid into operators of the array."""
 
 from __future__ import annotations
 
@@ -23,34 +23,26 @@ RANKS = 2, 3, 4  # of images and rows: a product and a sum by constants are norm
 CLIP_BY_INPUTS = 11  # from this opset on, Clip takes its bounds as inputs
 
 
-def _slope_and_offset(node: NodeOp) -> tuple[float, float]:
-    """Those of the line that HardSigmoid and HardSwish clip to 0..1."""
-    if node.is_op("HardSwish"):
-        return 1 / 6, 0.5
-    return node.float_attr("alpha", 0.2), node.float_attr("beta", 0.5)
-
-
 def _clipped_line(new: Replacement, node: NodeOp, opset: int) -> SSAValue:
-    """min(max(x * slope + offset, 0), 1), called like `node` if that is all of it."""
-    x, old = node.operands[0], node if node.is_op("HardSigmoid") else None
-    dims, numbers = dims_of(x), [new.constant(np.array(each, np.float32)) for each in (*_slope_and_offset(node), 0, 1)]
-    line = new.node("Add", [new.node("Mul", [x, numbers[0]], dims), numbers[1]], dims)
+    """min(max(x * alpha + beta, 0), 1)."""
+    x, line = node.operands[0], (node.float_attr("alpha", 0.2), node.float_attr("beta", 0.5))
+    dims, numbers = dims_of(x), [new.constant(np.array(each, np.float32)) for each in (*line, 0, 1)]
+    total = new.node("Add", [new.node("Mul", [x, numbers[0]], dims), numbers[1]], dims)
     if opset < CLIP_BY_INPUTS:
-        return new.node("Clip", [line], dims, {"min": FloatAttr(0.0, f32), "max": FloatAttr(1.0, f32)}, old)
-    return new.node("Clip", [line, *numbers[2:]], dims, old=old)
+        return new.node("Clip", [total], dims, {"min": FloatAttr(0.0, f32), "max": FloatAttr(1.0, f32)}, node)
+    return new.node("Clip", [total, *numbers[2:]], dims, old=node)
 
 
 @dataclass(frozen=True)
 class OnnxHardToClipPass(ModulePass):
-    """Turn HardSigmoid into a product, a sum and a Clip, and HardSwish into its input times these.
+    """Turn HardSigmoid into a product, a sum and a Clip.
 
-    Why: the array has no such operators, but `onnx-fold-affine` makes one layer of a product and a sum by constants, of
-    which the Clip is a step. So is the product with the input.
+    Why: `onnx-fold-affine` makes one layer of a product and a sum by constants, or a part of the layer before, of which
+    the Clip is a step. It is exact; a table has lines that pass by the kinks.
 
-        %0 = onnx.node "HardSwish"(%x)   ->   %1 = onnx.node "Mul"(%x, %sixth)
-                                              %2 = onnx.node "Add"(%1, %half)
-                                              %3 = onnx.node "Clip"(%2, %zero, %one)
-                                              %0 = onnx.node "Mul"(%x, %3)
+        %0 = onnx.node "HardSigmoid"(%x)   ->   %1 = onnx.node "Mul"(%x, %alpha)
+                                                %2 = onnx.node "Add"(%1, %beta)
+                                                %0 = onnx.node "Clip"(%2, %zero, %one)
 
     A node stays that is of other numbers than f32, of other than two to four dims, or that the array file has on the
     host. So does one between conversions of codes, for which a table has the model's own results.
@@ -61,13 +53,14 @@ class OnnxHardToClipPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
         opset, block, store = opset_imports(op)[""], main_function(op).body.block, weights_of(ctx)
-        hosted, names = hosted_operators(op), NodeNames(block)
+        names = NodeNames(block)
+        if "HardSigmoid" in hosted_operators(op):
+            return
         for node in list(block.ops):
-            if not isinstance(node, NodeOp) or not node.is_op(*{"HardSigmoid", "HardSwish"} - hosted):
+            if not isinstance(node, NodeOp) or not node.is_op("HardSigmoid"):
                 continue
             x, dims = node.operands[0], static_shape(node.operands[0])
             of_codes = node_of(x, "DequantizeLinear") is not None
             if is_tensor_of(x, f32) and dims is not None and len(dims) in RANKS and not of_codes:
                 new = Replacement([node], store, names)
-                clipped = _clipped_line(new, node, opset)
-                new.finish(new.node("Mul", [x, clipped], dims, old=node) if node.is_op("HardSwish") else clipped)
+                new.finish(_clipped_line(new, node, opset))

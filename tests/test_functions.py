@@ -107,7 +107,7 @@ def test_a_table_of_words_of_16_bits_is_near_the_function(operator: str, most: f
     half = (1 << function_table(layer_of(operator), x, y).shift) / 2 * x.scale
     sag = np.abs((FORMULAS[operator](reals - half) + FORMULAS[operator](reals + half)) / 2 - wanted).max() / y.scale
     assert np.abs(errors).max() <= 2.4 + 1.2 * sag
-    if not operator.startswith("Hard"):  # floats with these kinks become a Clip (`onnx-hard-to-clip`)
+    if not operator.startswith("Hard"):  # these have kinks between two entries
         assert np.sqrt(np.square(errors).mean()) <= 1.1
 
 
@@ -143,6 +143,26 @@ def test_a_kink_at_zero_has_an_entry() -> None:
     assert table.shift == 8 and table.clamp[0] % 256 == 0 and table.clamp[0] > x.lo
     errors = table_values(layer_of("Selu"), x, y) - FORMULAS["Selu"](np.arange(-32767, 32768) * 5e-4) / 6e-4
     assert np.abs(errors).max() < 5
+
+
+@pytest.mark.parametrize("most", [4.0, 7.0, 11.3, 20.0])
+def test_a_hard_swish_has_entries_at_its_kinks(most: float) -> None:
+    """At 3 and -3. The scale of its operand is a little coarser for that."""
+    layer, wanted = layer_of("HardSwish"), Scale(most / 32767, -32767, 32767)
+    x = y = layer.operand(wanted)
+    assert wanted.scale <= x.scale < 1.13 * wanted.scale
+    table, step = function_table(layer, x, y), 3 / x.scale
+    assert table.shift >= 7 and step == round(step)
+    assert all((int(kink) - table.clamp[0]) % (1 << table.shift) == 0 for kink in (step, -step))
+    exact = FORMULAS["HardSwish"](np.arange(-32767, 32768) * x.scale) / y.scale
+    assert np.abs(table_values(layer, x, y) - exact.clip(-32767, 32767)).max() < 4
+
+
+def test_a_scale_is_not_coarser_where_kinks_are_close_or_words_have_8_bits() -> None:
+    layer = layer_of("HardSwish")
+    for scale in (Scale(60 / 32767, -32767, 32767), Scale(0.05, -127, 127), Scale(1e-4, -32767, 32767, zero=5)):
+        assert layer.operand(scale) == scale
+    assert layer_of("Tanh").operand(Scale(1e-4, -32767, 32767)) == Scale(1e-4, -32767, 32767)
 
 
 def conv_and(*nodes: onnx.NodeProto) -> tuple[list[Any], dict[str, Any]]:

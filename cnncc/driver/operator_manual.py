@@ -40,8 +40,8 @@ These limits hold for every node on the array:
   input so often. A Conv before a DepthToSpace becomes a Conv for each pixel of a square.
 - A Conv of f32 after a SpaceToDepth becomes a Conv of the image before it. So does one after a Concat of slices, as in
   YOLOv5's Focus, or after a Transpose between two Reshapes that are a SpaceToDepth.
-- A number times its Sigmoid, SiLU, becomes one function. HardSigmoid and HardSwish of f32 become a Clip of a line, and
-  a product with it. Between conversions of codes they are functions with a table.
+- A number times its Sigmoid, SiLU, becomes one function. A HardSigmoid of f32 becomes a Clip of a line; between
+  conversions of codes it is a function with a table.
 - An image has at most {side:,} rows and columns, with its padding.
 - The first input is computed, not constant. The first result alone is used.
 

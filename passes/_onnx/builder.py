@@ -30,6 +30,7 @@ from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
 from cnncc.passes._onnx.codes import are_normal, codes_of
+from cnncc.passes._onnx.functions import FunctionLayer
 from cnncc.passes._onnx.labels import Labels
 from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes._onnx.scale_groups import leaky_after
@@ -72,6 +73,7 @@ class CnnBuilder:
         self.scales: dict[SSAValue, Scale] = {}
         self.weight_scales: dict[NodeOp, Floats] = {}  # f32[k]
         self.narrowed: dict[NodeOp, int] = {}  # channels with coarser weights than operands allow, so that psums fit
+        self.coarser: dict[SSAValue, float] = {}  # by how much a scale is, for kinks of a function
         self.entries_apart: dict[NodeOp, int] = {}  # integers from one entry of a function's table to the next
         self.globals: list[GlobalOp] = []
         self.block = Block()
@@ -111,7 +113,26 @@ class CnnBuilder:
         if known.top > limit:
             fits = f"operands of {self.operand_bits} bits reach ±{limit}"
             raise Refusal(f"'{name}' is calibrated for ±{known.top}, {fits}: calibrate again, before onnx-to-cnn")
-        return Scale.of(known)
+        return self._with_kinks(value, Scale.of(known))
+
+    def _with_kinks(self, value: SSAValue, scale: Scale) -> Scale:
+        """A scale at which the table of a function of `value` has entries at its kinks; it may be a little coarser.
+
+        That of the function's result then is as much coarser, so that no more results saturate. A concatenation has one
+        scale for all its operands, whoever reads it.
+        """
+        if self.placement.groups.is_joined(value):
+            return scale
+        owner, uses = value.owner, self.placement.last(value).uses
+        if isinstance(owner, NodeOp) and isinstance(self.placement.layers.get(owner), FunctionLayer):
+            by = self.coarser.get(self.placement.root(owner.operands[0]), 1.0)
+            scale = replace(scale, scale=scale.scale * by)
+        readers = (self.placement.layers.get(use.operation) for use in uses if isinstance(use.operation, NodeOp))
+        if (reader := next((layer for layer in readers if isinstance(layer, FunctionLayer)), None)) is None:
+            return scale
+        finer, scale = scale, reader.operand(scale)
+        self.coarser[self.placement.root(value)] = scale.scale / finer.scale
+        return scale
 
     def quant(self, value: SSAValue) -> QuantAttr:
         if value not in self.scales:

@@ -5,7 +5,7 @@ onnxruntime computes the entries, by the node itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
 Doubles = npt.NDArray[np.float64]
 INT16 = integer_range(16)
+LEAST_STEPS = 8  # of entries to a kink: with fewer of them a scale would be coarser by more than an eighth
 
 
 @dataclass(frozen=True)
 class FunctionLayer:
-    """A function of each number by itself. model: its node alone, of a tensor of any shape."""
+    """A function of each number by itself.
+
+    model: its node alone, of a tensor of any shape. kinks: it has kinks at this real and at minus this; 0: it has none.
+    """
 
     model: bytes
+    kinks: float = field(default=0.0, kw_only=True)
 
     def values(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The function of an array of any shape, of the node's own types, as onnxruntime computes it."""
@@ -45,6 +50,14 @@ class FunctionLayer:
     def reals(self, x: npt.NDArray[np.floating]) -> Floats:
         """The function of reals, in f32."""
         return self.values(x.astype(np.float32))
+
+    def operand(self, x: Scale) -> Scale:
+        """The scale x, or one a little coarser, at which a table has entries at the kinks."""
+        step = 1 << _shift(x.hi - x.lo)
+        steps = int(self.kinks / (x.scale * step))  # of entries from 0 to a kink
+        if step == 1 or x.zero or steps < LEAST_STEPS:
+            return x
+        return replace(x, scale=self.kinks / (steps * step))
 
     def words(self, x: Scale, y: Scale) -> tuple[Ints, Doubles]:
         """The word at scale y for each word at scale x, from the least on; and likewise before it is rounded.
@@ -74,7 +87,8 @@ class CodeFunctionLayer(FunctionLayer):
 def read_function(node: NodeOp, store: WeightStore) -> FunctionLayer:
     """Any shape. Each code, or word of 8 bits, has its result; words of 16 bits have lines between 257 results."""
     require(len(node.own_operands) == 1, f"it has {len(node.own_operands)} inputs, not 1")
-    return FunctionLayer(model_of(node, store).SerializeToString(deterministic=True))
+    kinks = 3.0 if node.is_op("HardSwish") else 0.0
+    return FunctionLayer(model_of(node, store).SerializeToString(deterministic=True), kinks=kinks)
 
 
 def model_of(node: NodeOp, store: WeightStore) -> ModelProto:
@@ -110,14 +124,18 @@ def function_table(layer: FunctionLayer, x: Scale, y: Scale) -> FunctionTable:
     words, exact = layer.words(x, y)
     changes = np.flatnonzero(np.diff(words))
     first, last = (int(changes[0]), int(changes[-1]) + 1) if changes.size else (0, 0)
-    shift = max(0, (last - first - 1) // SEGMENTS).bit_length()
-    if shift:
+    if shift := _shift(last - first):
         # Some functions have a kink at 0, where an entry should be.
         first = max(0, first - (first - (x.zero - x.lo)) % (1 << shift))
-        shift = ((last - first - 1) // SEGMENTS).bit_length()
+        shift = _shift(last - first)
     entries = _fitted(exact[first : last + 1], shift, y) if shift else words[first : last + 1]
     entries = np.append(entries, np.repeat(entries[-1], SEGMENTS + 1 - entries.size))
     return FunctionTable((x.lo + first, x.lo + last), shift, entries)
+
+
+def _shift(integers: int) -> int:
+    """The shift of a table that reaches so many integers beyond its first."""
+    return max(0, (integers - 1) // SEGMENTS).bit_length()
 
 
 def _fitted(values: Doubles, shift: int, y: Scale) -> Ints:

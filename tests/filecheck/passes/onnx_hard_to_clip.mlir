@@ -2,7 +2,7 @@
 
 // Bounds of Clip are constants from opset 11 on.
 builtin.module attributes {onnx.opset_imports = {ai.onnx = 14 : i64}} {
-func.func @main(%x: tensor<2x7x5x3xf32>, %d: tensor<2x7xf64>, %v: tensor<7xf32>) -> (tensor<2x7x5x3xf32>, tensor<2x7x5x3xf32>, tensor<2x7xf64>, tensor<7xf32>) {
+func.func @main(%x: tensor<2x7x5x3xf32>, %d: tensor<2x7xf64>, %v: tensor<7xf32>) -> (tensor<2x7x5x3xf32>, tensor<2x7xf64>, tensor<7xf32>) {
   // CHECK: %[[A:.*]] = weights.constant : tensor<f32>
   // CHECK-NEXT: %[[B:.*]] = weights.constant : tensor<f32>
   // CHECK-NEXT: %[[LO:.*]] = weights.constant : tensor<f32>
@@ -12,31 +12,35 @@ func.func @main(%x: tensor<2x7x5x3xf32>, %d: tensor<2x7xf64>, %v: tensor<7xf32>)
   // CHECK-NEXT: %[[G:.*]] = onnx.node "Clip" name "g"(%[[L]], %[[LO]], %[[HI]])
   %0 = onnx.node "HardSigmoid" name "g"(%x) {alpha = 0.25 : f32} : (tensor<2x7x5x3xf32>) -> tensor<2x7x5x3xf32>
 
-  // CHECK: %[[SIXTH:.*]] = weights.constant : tensor<f32>
-  // CHECK: %[[C:.*]] = onnx.node "Clip" name "s.clip"
-  // CHECK-NEXT: %[[S:.*]] = onnx.node "Mul" name "s"(%x, %[[C]]) : (tensor<2x7x5x3xf32>, tensor<2x7x5x3xf32>) -> tensor<2x7x5x3xf32>
-  %1 = onnx.node "HardSwish" name "s"(%x) : (tensor<2x7x5x3xf32>) -> tensor<2x7x5x3xf32>
-
   // Other numbers than f32, and vectors, stay.
   // CHECK-NEXT: %[[D:.*]] = onnx.node "HardSigmoid"(%d)
-  // CHECK-NEXT: %[[V:.*]] = onnx.node "HardSwish"(%v)
-  // CHECK-NEXT: func.return %[[G]], %[[S]], %[[D]], %[[V]]
+  // CHECK-NEXT: %[[V:.*]] = onnx.node "HardSigmoid"(%v)
+  // CHECK-NEXT: func.return %[[G]], %[[D]], %[[V]]
   %2 = onnx.node "HardSigmoid"(%d) : (tensor<2x7xf64>) -> tensor<2x7xf64>
-  %3 = onnx.node "HardSwish"(%v) : (tensor<7xf32>) -> tensor<7xf32>
-  func.return %0, %1, %2, %3 : tensor<2x7x5x3xf32>, tensor<2x7x5x3xf32>, tensor<2x7xf64>, tensor<7xf32>
+  %3 = onnx.node "HardSigmoid"(%v) : (tensor<7xf32>) -> tensor<7xf32>
+  func.return %0, %2, %3 : tensor<2x7x5x3xf32>, tensor<2x7xf64>, tensor<7xf32>
 }
 }
 
 // -----
 
-// Before, they are attributes. The array file has HardSwish on the host.
-builtin.module attributes {onnx.opset_imports = {ai.onnx = 9 : i64}, onnx.host = ["HardSwish"]} {
-func.func @main(%x: tensor<2x7xf32>) -> (tensor<2x7xf32>, tensor<2x7xf32>) {
+// Before, they are attributes.
+builtin.module attributes {onnx.opset_imports = {ai.onnx = 9 : i64}} {
+func.func @main(%x: tensor<2x7xf32>) -> tensor<2x7xf32> {
   // CHECK: onnx.node "Clip"(%{{.*}}) {min = {{0.0.*}} : f32, max = {{1.0.*}} : f32} : (tensor<2x7xf32>) -> tensor<2x7xf32>
-  // CHECK-NEXT: onnx.node "HardSwish"(%x)
   %0 = onnx.node "HardSigmoid"(%x) : (tensor<2x7xf32>) -> tensor<2x7xf32>
-  %1 = onnx.node "HardSwish"(%x) : (tensor<2x7xf32>) -> tensor<2x7xf32>
-  func.return %0, %1 : tensor<2x7xf32>, tensor<2x7xf32>
+  func.return %0 : tensor<2x7xf32>
+}
+}
+
+// -----
+
+// The array file has HardSigmoid on the host.
+builtin.module attributes {onnx.opset_imports = {ai.onnx = 17 : i64}, onnx.host = ["HardSigmoid"]} {
+func.func @main(%x: tensor<2x7xf32>) -> tensor<2x7xf32> {
+  // CHECK: onnx.node "HardSigmoid"
+  %0 = onnx.node "HardSigmoid"(%x) : (tensor<2x7xf32>) -> tensor<2x7xf32>
+  func.return %0 : tensor<2x7xf32>
 }
 }
 
@@ -45,9 +49,9 @@ func.func @main(%x: tensor<2x7xf32>) -> (tensor<2x7xf32>, tensor<2x7xf32>) {
 // What reads codes stays: its result is the model's own.
 builtin.module attributes {onnx.opset_imports = {ai.onnx = 17 : i64}} {
 func.func @main(%x: tensor<2x7xi8>, %s: tensor<f32>) -> tensor<2x7xf32> {
-  // CHECK: onnx.node "HardSwish"
+  // CHECK: onnx.node "HardSigmoid"
   %0 = onnx.node "DequantizeLinear"(%x, %s) : (tensor<2x7xi8>, tensor<f32>) -> tensor<2x7xf32>
-  %1 = onnx.node "HardSwish"(%0) : (tensor<2x7xf32>) -> tensor<2x7xf32>
+  %1 = onnx.node "HardSigmoid"(%0) : (tensor<2x7xf32>) -> tensor<2x7xf32>
   func.return %1 : tensor<2x7xf32>
 }
 }
