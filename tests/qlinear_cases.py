@@ -286,6 +286,13 @@ def constant_case(number: int) -> Case:
     return Case(op, {"x": np.ascontiguousarray(x)}, constants, inputs, dtype(kind), domain=MICROSOFT)
 
 
+def all_codes(rng: np.random.Generator, kind: str) -> Array:
+    """In any order, in a tensor of any rank."""
+    size = ((1, 256), (256, 1), (2, 4, 32), (1, 2, 8, 16), (256,))[rng.integers(5)]
+    codes = rng.permutation(np.arange(bounds(kind)[0], bounds(kind)[1] + 1))
+    return codes.astype(dtype(kind)).reshape(size)
+
+
 def leaky_cases() -> list[Case]:
     return [leaky_case(number) for number in range(60)]
 
@@ -294,13 +301,11 @@ def leaky_case(number: int) -> Case:
     """All codes, in a tensor of any rank."""
     rng = np.random.default_rng([5, number])
     kind = "us"[number % 2]
-    size = ((1, 256), (256, 1), (2, 4, 32), (1, 2, 8, 16), (256,))[rng.integers(5)]
-    codes = rng.permutation(np.arange(bounds(kind)[0], bounds(kind)[1] + 1))
+    fed = {"x": all_codes(rng, kind)}
     constants: dict[str, Array] = {"xs": scale(rng)}
     constants["ys"] = np.float32(constants["xs"] * (0.5 if rng.random() < 0.3 else rng.uniform(0.3, 1.5)))
     constants["xz"], constants["yz"] = (zero_point(rng, kind, ("zero", "some")[rng.integers(2)]) for _ in range(2))
     alpha = float(np.float32(rng.choice([0.01, 0.1, 0.25, 0.3, 0.5])))
-    fed = {"x": codes.astype(dtype(kind)).reshape(size)}
     inputs = ("x", "xs", "xz", "ys", "yz")
     return Case("QLinearLeakyRelu", fed, constants, inputs, dtype(kind), {"alpha": alpha}, domain=MICROSOFT)
 
@@ -313,12 +318,10 @@ def sigmoid_case(number: int) -> Case:
     """All codes, in a tensor of any rank: of reals whose Sigmoids are near 0.5, or all that there are."""
     rng = np.random.default_rng([8, number])
     kind = "us"[number % 2]
-    size = ((1, 256), (256, 1), (2, 4, 32), (1, 2, 8, 16), (256,))[rng.integers(5)]
-    codes = rng.permutation(np.arange(bounds(kind)[0], bounds(kind)[1] + 1))
+    fed = {"x": all_codes(rng, kind)}
     constants: dict[str, Array] = {"xs": np.float32(rng.choice([0.01, 0.05, 0.2]) * rng.uniform(0.5, 1.5))}
     constants["ys"] = np.float32(1 / 256 if rng.random() < 0.5 else rng.uniform(0.002, 0.02))
     constants["xz"], constants["yz"] = (zero_point(rng, kind, ("zero", "some", "least")[rng.integers(3)]) for _ in "xy")
-    fed = {"x": codes.astype(dtype(kind)).reshape(size)}
     return Case("QLinearSigmoid", fed, constants, ("x", "xs", "xz", "ys", "yz"), dtype(kind), domain=MICROSOFT)
 
 

@@ -23,6 +23,7 @@ from cnncc.binary.container import from_bytes, to_bytes
 from cnncc.binary.isa_module import build_binary
 from cnncc.binary.run import run
 from cnncc.dialects.cnn import LookupOp
+from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.pipeline import Compilation, Settings, new_context
 from cnncc.errors import Refusals
 from cnncc.frontend.import_onnx import module_of
@@ -63,8 +64,8 @@ FORMULAS: dict[str, Callable[[Reals], Reals]] = {
 
 def layer_of(operator: str) -> FunctionLayer:
     module, ctx = imported([node(operator, ["x"], ["y"])], {"x": (1, 2, 3, 4)}, ["y"], {}, opset=20)
-    (function,) = [op for op in module.walk() if op.name == "onnx.node"]
-    return read_function(function, ctx.weights)  # type: ignore[arg-type]
+    (function,) = [op for op in module.walk() if isinstance(op, NodeOp)]
+    return read_function(function, ctx.weights)
 
 
 def table_values(layer: FunctionLayer, x: Scale, y: Scale) -> npt.NDArray[np.int64]:

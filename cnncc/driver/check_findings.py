@@ -45,10 +45,11 @@ from cnncc.model.routes import Nest
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes._scheduling.nest_layers import goal_of, layer_shape
-from cnncc.weights import WeightStore
+from cnncc.weights import Array, WeightStore
 
 LEAST_UTILISATION = 50.0  # per cent of the PEs' cycles
 LEAST_SHARE = 1  # per cent of the array's cycles: what takes less is worth no change
+Arrays = dict[str, Array]  # by symbol
 ACTIVATIONS = ("ifmap", "residual", "output")  # operands of a layer
 
 
@@ -114,7 +115,8 @@ def lost_bits(module: ModuleOp, store: WeightStore) -> list[Finding]:
 
     Bits are those that the greatest magnitude takes, with the sign; of the weights in the middle channel.
     """
-    convolutions = [conv for op in module.walk() if isinstance(op, ConvOp) and (conv := _operands(op, module, store))]
+    arrays = arrays_of(module, store)
+    convolutions = [conv for op in module.walk() if isinstance(op, ConvOp) and (conv := _operands(op, module, arrays))]
     full = {conv.source for conv in convolutions if conv.fills_psum}
     findings: list[Finding] = []
     for conv in convolutions:
@@ -133,12 +135,11 @@ def _bits(magnitude: float) -> float:
     return float(np.log2(magnitude + 1)) + 1
 
 
-def _operands(op: ConvOp, module: ModuleOp, store: WeightStore) -> _Operands | None:
+def _operands(op: ConvOp, module: ModuleOp, arrays: Arrays) -> _Operands | None:
     """None where the input is no integer between -top and top."""
-    source, top = _source(op.x, module, store)
+    source, top = _source(op.x, module, arrays)
     if top is None or op.label is None:
         return None
-    arrays = arrays_of(module, store)
     weights = arrays[op.weights.root_reference.data].astype(np.int64)
     user = op.result.get_user_of_unique_use()
     bias = np.zeros(len(weights), np.int64)
@@ -152,15 +153,15 @@ def _width(module: ModuleOp, name: str) -> int:
     return cast("IntegerAttr", module.attributes[name]).value.data
 
 
-def _source(value: SSAValue, module: ModuleOp, store: WeightStore) -> tuple[SSAValue, int | None]:
+def _source(value: SSAValue, module: ModuleOp, arrays: Arrays) -> tuple[SSAValue, int | None]:
     """The value that gave `value` its scale, and the greatest magnitude; None for an asymmetric range."""
     match value.owner:
         case ReshapeOp() | SliceOp() | ClampOp() as op:
-            return _source(op.x, module, store)
+            return _source(op.x, module, arrays)
         case PoolOp(kind=kind) as op if kind.data == "max":
-            return _source(op.x, module, store)
+            return _source(op.x, module, arrays)
         case LookupOp() as op:
-            return value, int(np.abs(arrays_of(module, store)[op.by.data.table].astype(np.int64)).max())
+            return value, int(np.abs(arrays[op.by.data.table].astype(np.int64)).max())
         case RequantOp() as op if not op.by.data.zero:
             return value, _top(op.by.data.clamp)
         case ElementwiseOp() as op:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MICROSOFT = "com.microsoft"
 LEAST_INPUTS = 4  # of each operator but the following; ONNX's checker does not check other domains
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
-FUNCTIONS = ("Gelu", "QuickGelu")  # of single numbers
-LEAST: dict[str, int] = {**dict.fromkeys(CONVERSIONS, 2), **dict.fromkeys(FUNCTIONS, 1)}
+OWN_FUNCTIONS = ("Gelu", "QuickGelu")  # of single numbers
+FEWER_INPUTS: dict[str, int] = {**dict.fromkeys(CONVERSIONS, 2), **dict.fromkeys(OWN_FUNCTIONS, 1)}
 Types = Mapping[str, int]
 
 
@@ -93,7 +93,7 @@ _STAND_INS: dict[str, Callable[[NodeProto, Types], list[NodeProto]]] = {
     "QLinearLeakyRelu": _same,
     "QLinearSigmoid": _same,
     "QLinearSoftmax": _same,
-    **dict.fromkeys(FUNCTIONS, _same),
+    **dict.fromkeys(OWN_FUNCTIONS, _same),
     "QGemm": _gemm,
     "QLinearAveragePool": _average_pool,
     "QLinearGlobalAveragePool": _global_average_pool,
@@ -134,7 +134,7 @@ def with_microsoft_types(model: ModelProto, infer: Callable[[ModelProto], ModelP
     del stand_in.graph.node[:]
     for node in model.graph.node:
         rule = _STAND_INS.get(node.op_type) if node.domain == MICROSOFT else None
-        whole = len(node.input) >= LEAST.get(node.op_type, LEAST_INPUTS)
+        whole = len(node.input) >= FEWER_INPUTS.get(node.op_type, LEAST_INPUTS)
         stand_in.graph.node.extend((rule(node, types) if rule and whole else []) or [node])
     inferred = infer(stand_in)
     made = {name for node in model.graph.node for name in node.output}

@@ -144,7 +144,7 @@ def _fitted(values: Doubles, shift: int, y: Scale) -> Ints:
     The lines between them have the least squares of the distances from the values. They stay within the words of y.
     """
     step, distance = 1 << shift, np.arange(values.size)
-    first, share = distance >> shift, (distance & (1 << shift) - 1) / (1 << shift)
+    first, share = distance >> shift, distance % step / step
     count = int(-(-distance[-1] // step)) + 1
 
     def sums(lower: Doubles, upper: Doubles) -> Doubles:

@@ -19,7 +19,7 @@ from cnncc.dialects.onnx import NodeOp, ValueType, constant_operand
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import opset_imports
-from cnncc.frontend.microsoft_ops import MICROSOFT
+from cnncc.frontend.microsoft_ops import MICROSOFT, OWN_FUNCTIONS
 from cnncc.frontend.onnx_types import UNKNOWN
 from cnncc.numerics import Floats
 from cnncc.passes._onnx.functions import FunctionLayer, read_function
@@ -142,7 +142,7 @@ Layer = (
 )
 SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
 MOST_BLOCK = 8  # of DepthToSpace: each of blocksize * blocksize parts is a layer, or a copy
-# Of single numbers. They are smooth, or made for small machines.
+# Functions of single numbers that a table is near to. Softsign, which bends too much around 0, is none.
 FUNCTIONS = (
     "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Erf", "Gelu", "Mish", "HardSigmoid", "HardSwish",
 )  # fmt: skip
@@ -513,7 +513,7 @@ READERS: dict[str, Reader[Layer]] = {
 }
 
 # Of onnxruntime's own operators.
-OWN_READERS: dict[str, Reader[Layer]] = dict.fromkeys(("Gelu", "QuickGelu"), read_function)
+OWN_READERS: dict[str, Reader[Layer]] = dict.fromkeys(OWN_FUNCTIONS, read_function)
 
 # Readers for integers too: they use shapes and attributes alone, and their layers only move or compare numbers.
 ON_INTEGERS: dict[str, Reader[Layer]] = {
