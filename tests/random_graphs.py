@@ -290,7 +290,10 @@ def _activation(graph: Graph) -> None:
         case "LeakyRelu":
             graph.add("LeakyRelu", [x], graph.dims[x], alpha=graph.one([0.1, 0.01, -0.5, 1.0]))
         case "PRelu":
-            graph.add("PRelu", [x, graph.constant(np.array([0.25], np.float32))], graph.dims[x])
+            channels = graph.dims[x][1] if len(graph.dims[x]) > 1 and graph.yes() else 1
+            slopes = [graph.one([0.25, 0.0, 1.0, -0.5, -1.5]) for _ in range(channels)] if channels > 1 else [0.25]
+            array = np.array(slopes, np.float32).reshape(-1, *[1] * (len(graph.dims[x]) - 2))
+            graph.add("PRelu", [x, graph.constant(array)], graph.dims[x])
         case op:
             graph.add(op, [x], graph.dims[x])
 

@@ -31,6 +31,7 @@ from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
 from cnncc.passes.onnx_fold_pad import OnnxFoldPadPass
 from cnncc.passes.onnx_fold_transpose import OnnxFoldTransposePass
 from cnncc.passes.onnx_remove_identity import OnnxRemoveIdentityPass
+from cnncc.passes.onnx_split_prelu import OnnxSplitPreluPass
 from cnncc.passes.onnx_split_sum import OnnxSplitSumPass
 from cnncc.universe import PASSES
 
@@ -50,6 +51,7 @@ def test_frontend_passes_are_registered() -> None:
         "fold-pad",
         "fold-transpose",
         "remove-identity",
+        "split-prelu",
         "split-sum",
     ]
     assert {f"onnx-{name}" for name in names} <= set(PASSES)
@@ -319,6 +321,15 @@ def test_frontend_pass_folds_leave_what_f32_has_not(factors: Sequence[float], in
     arrays["w"] = np.full((3, 3, 1, 1), 40, np.float32)
     module = rewritten(model(text, **arrays), tmp_path, OnnxFoldAffinePass(), OnnxFoldBatchNormPass(), tolerance=1e-5)
     assert op_types(module)[-1] == "BatchNormalization"
+
+
+@pytest.mark.parametrize("dims", [(2, 3), (2, 3, 4), (1, 3, 4, 5)])
+@pytest.mark.parametrize("slopes", [[0.25, 0.0, 1.0], [-7.0, 0.5, -0.125], [-3.0]])
+def test_frontend_pass_split_prelu(dims: Sequence[int], slopes: list[float], tmp_path: Path) -> None:
+    text = f"g (float{[*dims]} x) => (float{[*dims]} y) {{ y = PRelu (x, s) }}"
+    array = np.array(slopes, np.float32).reshape(-1, *[1] * (len(dims) - 2))
+    module = rewritten(model(text, s=array), tmp_path, OnnxSplitPreluPass(), tolerance=1e-6)
+    assert op_types(module) == ["Mul", "Relu", "Mul", "Add"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

@@ -392,10 +392,12 @@ def _leaky_relu(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _prelu(node: NodeOp, store: WeightStore) -> Layer:
-    """One constant slope for all channels, from -1 to 1."""
+    """One constant slope for all channels, from -1 to 1. `onnx-split-prelu` takes others up to 1."""
     slopes = constant_input(node, 1, store)
     if slopes is None or slopes.size == 0 or not (slopes == slopes.flat[0]).all():
-        raise StaysOnHost("its slopes differ: the output units have one")
+        raise StaysOnHost(
+            "its slopes differ: the output units have one, and onnx-split-prelu splits one up to 1 for each channel"
+        )
     require(shape(node.operands[0].type) == shape(node.results[0].type), "input 1 is broadcast beyond input 0")
     return _leaky(float(slopes.flat[0]))
 
