@@ -148,9 +148,12 @@ def _elu(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return np.where(x < 0, attributes.get("alpha", 1.0) * np.expm1(np.minimum(x, 0)), x)
 
 
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
 def _gelu(inputs: Sequence[Any], attributes: Attributes) -> Array:
-    x = inputs[0]
-    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2)))
+    return inputs[0] * 0.5 * (1 + _erf(inputs[0] / math.sqrt(2)))
 
 
 def _quick_gelu(inputs: Sequence[Any], attributes: Attributes) -> Array:
@@ -318,6 +321,7 @@ OPERATORS: dict[str, Operator] = {
     "Tanh": lambda inputs, _: np.tanh(inputs[0]),
     "Elu": _elu,
     "Softplus": lambda inputs, _: np.logaddexp(0, inputs[0]),
+    "Erf": lambda inputs, _: _erf(inputs[0]),
     "Gelu": _gelu,
     "QuickGelu": _quick_gelu,
     "Atan": lambda inputs, _: np.arctan(inputs[0]),

@@ -302,7 +302,13 @@ def _function(graph: Graph) -> None:
     """A function of single numbers that the output units have tables for."""
     x = graph.value()
     dims = graph.dims[x]
-    match graph.one(["Sigmoid", "Tanh", "SiLU", "Elu", "Softplus", "Gelu", "QuickGelu"]):
+    match graph.one(["Sigmoid", "Tanh", "SiLU", "GELU", "hard swish", "Elu", "Softplus", "Gelu", "QuickGelu"]):
+        case "GELU":
+            _written(graph, x, ("Div", 2**0.5), ("Erf",), ("Add", 1), ("Mul", x), ("Mul", 0.5))
+        case "hard swish":
+            _written(
+                graph, x, ("Add", 3), ("Clip", 0, 6), *graph.one([(("Mul", x), ("Div", 6)), (("Div", 6), ("Mul", x))])
+            )
         case "SiLU":
             gate = graph.add("Sigmoid", [x], dims)
             graph.add("Mul", [x, gate][:: graph.one([1, -1])], dims)
@@ -314,6 +320,17 @@ def _function(graph: Graph) -> None:
             graph.add(op, [x], dims, domain=MICROSOFT)
         case op:
             graph.add(op, [x], dims)
+
+
+def _written(graph: Graph, x: str, *nodes: tuple[str | float, ...]) -> None:
+    """Nodes one after the other, as exporters write a function: operators, and further operands."""
+    value, between = x, list[str]()
+    for op, *others in nodes:
+        operands = [each if isinstance(each, str) else graph.constant(np.float32(each)) for each in others]
+        value = graph.add(str(op), [value, *operands], graph.dims[x])
+        between.append(value)
+    for name in between[:-1] if graph.yes() else ():  # nothing else is to read them
+        del graph.dims[name]
 
 
 def _sum(graph: Graph) -> None:

@@ -28,6 +28,7 @@ from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
 from cnncc.passes.onnx_fold_affine import OnnxFoldAffinePass
 from cnncc.passes.onnx_fold_batch_norm import OnnxFoldBatchNormPass
 from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
+from cnncc.passes.onnx_fold_functions import OnnxFoldFunctionsPass
 from cnncc.passes.onnx_fold_pad import OnnxFoldPadPass
 from cnncc.passes.onnx_fold_transpose import OnnxFoldTransposePass
 from cnncc.passes.onnx_remove_identity import OnnxRemoveIdentityPass
@@ -48,6 +49,7 @@ def test_frontend_passes_are_registered() -> None:
         "fold-affine",
         "fold-batch-norm",
         "fold-constants",
+        "fold-functions",
         "fold-pad",
         "fold-transpose",
         "remove-identity",
@@ -321,6 +323,50 @@ def test_frontend_pass_folds_leave_what_f32_has_not(factors: Sequence[float], in
     arrays["w"] = np.full((3, 3, 1, 1), 40, np.float32)
     module = rewritten(model(text, **arrays), tmp_path, OnnxFoldAffinePass(), OnnxFoldBatchNormPass(), tolerance=1e-5)
     assert op_types(module)[-1] == "BatchNormalization"
+
+
+WRITTEN = {
+    "s = Sigmoid (x) y = Mul (s, x)": "QuickGelu",
+    "d = Div (x, root) e = Erf (d) a = Add (e, one) m = Mul (x, a) y = Mul (m, half)": "Gelu",
+    "d = Mul (x, by) e = Erf (d) a = Add (one, e) h = Mul (half, a) y = Mul (h, x)": "Gelu",
+    "h = Mul (x, half) d = Div (x, root) e = Erf (d) a = Add (e, one) y = Mul (h, a)": "Gelu",
+    "s = Softplus (x) t = Tanh (s) y = Mul (x, t)": "Mish",
+    "a = Add (x, three) c = Clip (a, zero, six) m = Mul (x, c) y = Div (m, six)": "HardSwish",
+    "a = Add (three, x) c = Clip (a, zero, six) m = Mul (c, x) y = Mul (m, sixth)": "HardSwish",
+    "a = Add (x, three) c = Clip (a, zero, six) d = Div (c, six) y = Mul (x, d)": "HardSwish",
+    "a = Add (x, three) c = Clip (a, zero, six) d = Mul (sixth, c) y = Mul (d, x)": "HardSwish",
+    "m = Mul (x, sixth) a = Add (m, half) c = Clip (a, zero, one) y = Mul (x, c)": "HardSwish",
+}
+NUMBERS = {"one": 1, "half": 0.5, "root": 2**0.5, "by": 2**-0.5, "zero": 0, "three": 3, "six": 6, "sixth": 1 / 6}
+
+
+def of_numbers(body: str, opset: int = 18) -> onnx.ModelProto:
+    text, names = f"g (float[2, 3, 7, 5] x) => (float[2, 3, 7, 5] y) {{ {body} }}", re.findall(r"\w+", body)
+    return model(text, opset, **{name: np.float32(number) for name, number in NUMBERS.items() if name in names})
+
+
+@pytest.mark.parametrize("body", WRITTEN)
+def test_frontend_pass_fold_functions(body: str, tmp_path: Path) -> None:
+    module = rewritten(of_numbers(body), tmp_path, OnnxFoldFunctionsPass(), tolerance=1e-6)
+    assert op_types(module) == [WRITTEN[body]]
+
+
+@pytest.mark.parametrize("body", WRITTEN)
+def test_frontend_pass_fold_functions_leaves_other_numbers(body: str, tmp_path: Path) -> None:
+    proto = of_numbers(body)
+    for constant in proto.graph.initializer:
+        meant = constant.SerializeToString()
+        number = onnx.numpy_helper.from_array(np.float32(NUMBERS[constant.name] + 0.01), constant.name)
+        constant.CopyFrom(number)
+        assert len(op_types(rewritten(proto, tmp_path, OnnxFoldFunctionsPass()))) > 1, constant.name
+        constant.ParseFromString(meant)
+
+
+@pytest.mark.parametrize(("written", "opset"), [("Mish", 17), ("HardSwish", 13)])
+def test_frontend_pass_fold_functions_leaves_what_the_opset_has_not(written: str, opset: int, tmp_path: Path) -> None:
+    for body, name in WRITTEN.items():
+        if name == written:
+            assert len(op_types(rewritten(of_numbers(body, opset), tmp_path, OnnxFoldFunctionsPass()))) > 1
 
 
 @pytest.mark.parametrize("dims", [(2, 3), (2, 3, 4), (1, 3, 4, 5)])

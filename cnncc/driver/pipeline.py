@@ -169,7 +169,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("onnx", FOLD_QDQ),
         Step("onnx", "onnx-matmul-to-conv"),
         Step("onnx", "onnx-hard-to-clip"),
-        Step("onnx", "onnx-fold-silu"),
+        Step("onnx", "onnx-fold-functions"),
         Step("onnx", "onnx-split-prelu"),
         Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
