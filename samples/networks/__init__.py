@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from networks import light, plain
+from networks import detection, light, plain
 from networks.seeded import Network
 
 
@@ -37,6 +37,7 @@ SAMPLES = {
     "mobilenet": Sample("MobileNet (v1), with ReLU6", plain.mobilenet, 224, 32),
     "mobilenet-v3": Sample("MobileNet v3 (small), with gates", plain.mobilenet_v3, 224, 32),
     "efficientnet": Sample("EfficientNet-B0, with gates and SiLU", plain.efficientnet, 224, 32),
+    "yolov8n": Sample("YOLOv8n up to its three maps", detection.yolov8n, 640, 32),
     "unet": Sample("U-Net with 32 channels at first", plain.unet, 256, 16),
     "fsrcnn": Sample("FSRCNN for images of 560 x 960, a super-resolution network", plain.fsrcnn, 560, 14),
     "light-alexnet": _light("bvlc_alexnet", "AlexNet with groups and normalisation", 67),

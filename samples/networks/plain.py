@@ -6,6 +6,7 @@ images. Batch norms follow their convolution, which then has no bias.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,12 @@ class Builder:
         window |= {"ceil_mode": 1} if ceil else {}
         return self.node("MaxPool", [x], label, self.channels[x], **window)
 
+    def resized(self, x: str, label: str, factor: int) -> str:
+        """Each pixel as `factor` rows and columns."""
+        self._constant(f"times{factor}", np.array([1, 1, factor, factor], np.float32))
+        attributes = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+        return self.node("Resize", [x, "", f"times{factor}"], label, self.channels[x], **attributes)
+
     def more_channels(self, x: str, label: str, channels: int) -> str:
         """Zeros on both sides of the channels, as many as are missing."""
         missing = channels - self.channels[x]
@@ -133,8 +140,12 @@ class Builder:
     def ended(self, name: str, shape: tuple[int, ...]) -> Network:
         """The network whose last value gets this name."""
         self.nodes[-1].output[0] = name
-        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        graph = helper.make_graph(self.nodes, self.name, [self.image], [output], self.constants)
+        return self.with_outputs({name: shape})
+
+    def with_outputs(self, shapes: Mapping[str, tuple[int, ...]]) -> Network:
+        """The network with these values as outputs."""
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+        graph = helper.make_graph(self.nodes, self.name, [self.image], outputs, self.constants)
         return Network(_model(graph), tuple(self.weights))
 
     def _constant(self, label: str, value: Any) -> None:
