@@ -115,9 +115,11 @@ def _written(
     """The function that nodes up to `root` are written for, its number x, and these nodes."""
     for function in WRITTEN if root.is_op("Mul", "Div") else ():
         for pattern, x in product(function.patterns, _operands_near(root)):
-            is_there = opset >= function.opset and hosted.isdisjoint(pattern.operators())
+            is_on_array = hosted.isdisjoint({function.op_type, *pattern.operators()})
             is_number = x.type == root.results[0].type and is_tensor_of(x, f32)
-            if is_there and is_number and (nodes := _nodes(root.results[0], pattern, x, store)):
+            if opset < function.opset or not is_on_array or not is_number:
+                continue
+            if nodes := _nodes(root.results[0], pattern, x, store):
                 yield function, x, nodes
 
 
@@ -139,7 +141,8 @@ class OnnxFoldFunctionsPass(ModulePass):
     | HardSwish | x * Clip(x + 3, 0, 6) / 6, in several orders | HardSwish, from opset 14 on |
     | HardSwish | x * Clip(x / 6 + 0.5, 0, 1) | HardSwish, from opset 14 on |
 
-    Nodes stay where others read what is between them, and where the array file has one of them on the host.
+    Nodes stay where others read what is between them, and where the array file has the operator, or one of them, on the
+    host.
     """
 
     name = "onnx-fold-functions"

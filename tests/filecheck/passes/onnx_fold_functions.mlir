@@ -83,7 +83,7 @@ func.func @main(%x: tensor<1x2xf32>) -> (tensor<1x2xf32>, tensor<1x2xf32>) {
 // The first factor is not the number of the Softplus. A constant makes more dims of the result.
 builtin.module attributes {onnx.opset_imports = {ai.onnx = 18 : i64}} {
 func.func @main(%x: tensor<1x2xf32>, %z: tensor<1x2xf32>) -> (tensor<1x2xf32>, tensor<1x1x2xf32>) {
-  // CHECK-NOT: {{Mish|HardSwish}}
+  // CHECK-NOT: onnx.node "{{Mish|HardSwish}}"
   %three = weights.constant : tensor<f32> = dense<3.0> : tensor<f32>
   %zero = weights.constant : tensor<f32> = dense<0.0> : tensor<f32>
   %six = weights.constant : tensor<f32> = dense<6.0> : tensor<f32>
@@ -96,5 +96,17 @@ func.func @main(%x: tensor<1x2xf32>, %z: tensor<1x2xf32>) -> (tensor<1x2xf32>, t
   %5 = onnx.node "Mul"(%x, %4) : (tensor<1x2xf32>, tensor<1x2xf32>) -> tensor<1x2xf32>
   %6 = onnx.node "Div"(%5, %deep) : (tensor<1x2xf32>, tensor<1x1x1xf32>) -> tensor<1x1x2xf32>
   func.return %2, %6 : tensor<1x2xf32>, tensor<1x1x2xf32>
+}
+}
+
+// -----
+// The array file has the operator on the host that the nodes would become.
+builtin.module attributes {onnx.host = ["Mish"], onnx.opset_imports = {ai.onnx = 18 : i64}} {
+func.func @main(%x: tensor<1x2xf32>) -> tensor<1x2xf32> {
+  // CHECK-NOT: onnx.node "Mish"
+  %0 = onnx.node "Softplus"(%x) : (tensor<1x2xf32>) -> tensor<1x2xf32>
+  %1 = onnx.node "Tanh"(%0) : (tensor<1x2xf32>) -> tensor<1x2xf32>
+  %2 = onnx.node "Mul"(%x, %1) : (tensor<1x2xf32>, tensor<1x2xf32>) -> tensor<1x2xf32>
+  func.return %2 : tensor<1x2xf32>
 }
 }
