@@ -167,7 +167,8 @@ class SearchTask:
         best = self._in(self.budget)
         if self._has_everything() or (best and (self.effort.first or self._is_near(best))):
             return best
-        tight = self._in(replace(self.budget, tight=True))
+        again = replace(self, effort=self.effort.of_tight()) if best else self
+        tight = again._in(replace(self.budget, tight=True))
         results = [result for result in (best, tight and replace(tight, tight=True)) if result]
         return replace(best_of(results), least=min(result.least for result in results)) if results else None
 
