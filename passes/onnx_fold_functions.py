@@ -141,8 +141,8 @@ class OnnxFoldFunctionsPass(ModulePass):
     | HardSwish | x * Clip(x + 3, 0, 6) / 6, in several orders | HardSwish, from opset 14 on |
     | HardSwish | x * Clip(x / 6 + 0.5, 0, 1) | HardSwish, from opset 14 on |
 
-    Nodes stay where others read what is between them, and where the array file has the operator, or one of them, on the
-    host.
+    Nodes stay where others read what is between them. They stay, too, where the array file has one of them on the host,
+    or the operator that they would become.
     """
 
     name = "onnx-fold-functions"

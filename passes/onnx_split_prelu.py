@@ -65,9 +65,15 @@ class OnnxSplitPreluPass(ModulePass):
                                                    %3 = onnx.node "Mul"(%x, %slopes)
                                                    %0 = onnx.node "Add"(%3, %2)
 
-    y = slope * x + max(0, (1 - slope) * x), for slopes up to 1. A node stays with one slope from -1 to 1, which the
-    output units have; with a slope above 1, or slopes that differ inside a channel; between conversions of codes; and
-    where the array file has it, or an operator that it becomes, on the host.
+    y = slope * x + max(0, (1 - slope) * x), for slopes up to 1. These nodes stay:
+
+    | with | why |
+    |---|---|
+    | one slope from -1 to 1 | the output units have it |
+    | a slope above 1 | the formula has another sign then |
+    | slopes that differ inside a channel, or are computed | no layer has them |
+    | codes of a DequantizeLinear | floats between conversions stay on the host |
+    | an operator on the host by the array file | the node, or what it becomes |
     """
 
     name = "onnx-split-prelu"

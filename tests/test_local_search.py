@@ -246,6 +246,24 @@ def test_a_longer_search_looks_below_the_best(monkeypatch: pytest.MonkeyPatch) -
     assert {below for below, _ in others} == {NEVER}
 
 
+@pytest.mark.parametrize(("words", "points"), [(700, 20), (240, 50)])
+def test_a_tight_budget_has_fewer_points_where_a_mapping_is_known(
+    words: int, points: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the budget itself has room for none, as that of 240 words."""
+    seen = list[tuple[bool, int]]()
+
+    def searched(*given: object, effort: Effort) -> Result | None:
+        (budget,) = (each for each in given if isinstance(each, GlbBudget))
+        seen.append((budget.tight, effort.points))
+        return search(*given, effort=effort)
+
+    monkeypatch.setattr(layer_search, "search", searched)
+    case, effort = small("conv3_deep.8x8"), replace(FEW, points=50, tight_points=20, local_runs=0)
+    assert SearchTask(case.shape, case.arch, GlbBudget(words), effort=effort).search()
+    assert set(seen) == {(False, 50), (True, points)}
+
+
 def test_a_search_is_improved_where_its_bound_is_far() -> None:
     """Not a search for a dataflow, which has its form. `least` stays that of the space."""
     case = small("conv3_s2.8x8")
