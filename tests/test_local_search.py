@@ -17,11 +17,12 @@ from cnncc.mapper import layer_search
 from cnncc.mapper.arrays import ALL, NEVER
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.layer_search import SearchTask
-from cnncc.mapper.local_search import LocalSearch, improved, neighbours
+from cnncc.mapper.local_search import LocalSearch, improved, neighbours, weights_kept
 from cnncc.mapper.search import Result, best_of, search
-from cnncc.mapping.mapping import Mapping, mapping_problem
+from cnncc.mapping.mapping import Mapping, Sizes, mapping_problem
 from cnncc.mapping.text import parse, text
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.operand_traffic import operand_traffic
 
 RUN, DRAWN, STEPS = examples(8), examples(6), 2
 FEW = Effort(streamed_points=4, streamed_tiles=40, runs=4, patience=3, more=1)
@@ -278,3 +279,49 @@ def test_a_search_is_improved_where_its_bound_is_far() -> None:
     names = replace(task, dataflow="os"), replace(task, dataflow="os", effort=FEW)
     results = [each.search() for each in names]
     assert results[0] and results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("n > k':2 > h':2 > w':4 > [c:2||2@rows h''||2@cols] > weight@rf > ifmap@rf > {w'' > k''}", "n > k':2"),
+        ("n > h':2 > k':2||2@cols > w':4 > [c:2||2@rows] > weight@rf > ifmap@rf > {w'' > h'' > k''}", ""),
+        ("h':2 > weight@glb*2 > w':4 > c:2||2@rows > weight@rf > ifmap@rf > {w'' > h'' > k}", "h':2 > weight@glb*2"),
+        ("h':2 > c':2 > [h''||2@rows] > weight@rf > ifmap@rf > {w > c'' > k}", None),
+        ("c:2||2@rows > h':4||2@cols > weight@rf > ifmap@rf > {w > h'' > k}", None),
+        ("h':2 > ifmap@rf > w':4 > k':2||2@cols > weight@rf > {w'' > h'' > k''}", None),
+        ("weight@glb > params@glb > ifmap@rf > {n > k > h > w}", None),
+    ],
+)  # fmt: skip
+def test_weights_serve_in_loops_over_images_rows_and_columns(written: str, kept: str | None) -> None:
+    """In those alone, and not outside their slices in the GLB. A loop in space is passed with one in time around it."""
+    sizes = Sizes(n=2, k=4, c=4, h=8, w=8, r=1, s=1)
+    mapping = parse(written, sizes)
+    other = weights_kept(mapping, sizes)
+    assert (other and text(other, sizes).partition("weight@rf")[0].removesuffix(" > ")) == kept
+    assert other is None or replace(other, stages=()) == replace(mapping, stages=())
+
+
+KEPT = {
+    "conv": "h':3 > w':3 > output@glb*2 > ifmap@glb*2 > k':2||2@cols > weight@rf*2 > h'' > ifmap@rf*2 > "
+    "{w'' > s > c > r > k''}",
+    "stride": "h':2 > output@glb*2 > ifmap@glb*2 > c':2||2@rows > weight@rf*2 > h'' > ifmap@rf*2 > "
+    "{w > s > c'' > r > k}",
+    "depthwise": "k':2 > h':2 > output@glb*2 > ifmap@glb*2 > k''||2@cols > weight@rf*2 > h'' > ifmap@rf*2 > "
+    "{w > s > r}",
+}
+
+
+@pytest.mark.usefixtures("short_searches")
+@pytest.mark.parametrize("name", KEPT)
+def test_weights_that_stay_give_the_same_values(name: str, tmp_path: Path) -> None:
+    """Values as by brute force, cycles as the model says, and fewer loads of weights."""
+    case = tiny(name, STREAMED["streamed"])
+    mapping = parse(f"weight@glb > params@glb > {KEPT[name]}", case.shape.sizes)
+    kept = weights_kept(mapping, case.shape.sizes)
+    assert kept
+    loaded = list[int]()
+    for each in (mapping, kept):
+        check(LAYERS[name], case, each, tmp_path)
+        loaded.append(operand_traffic(case.shape, each, case.arch, False).counters()["operands"]["bus"]["weight"])
+    assert 2 * loaded[1] <= loaded[0]

@@ -11,7 +11,7 @@
    | a local one | the best is a little above the bound (LOCAL-1) |
    | of one tall image, and with images further in | it has several images (LOCAL-5) |
 
-2. With prices: the front of cheaper mappings (FRONT-1).
+2. With prices: the front of cheaper mappings (FRONT-1), and these with weights that stay in PEs (LOCAL-6).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cnncc.mapper.costs import cost_of
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
-from cnncc.mapper.local_search import improved
+from cnncc.mapper.local_search import improved, weights_kept
 from cnncc.mapper.prices import NOTHING, Prices
 from cnncc.mapper.search import Result, Tradeoff, best_of, search
 from cnncc.mapper.several_images import images_inside, of_images, tall_image, tradeoffs, undominated
@@ -82,6 +82,9 @@ class SearchTask:
         if self.budget.streamed and not tight:
             far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
             each = self._front(True, each, self.prices) if each[0].cost > far else each
+        if self.dataflow in ("", "ws"):
+            kept = [weights_kept(one.mapping, shape.sizes) for one in each]
+            each = undominated([*each, *tradeoffs(shape, arch, self.budget, kept, costs)])
         if tall := self._tall():
             of_tall, sizes = tall.search(), shape.sizes
             mappings = [of_images(one.mapping, sizes) for one in (of_tall.front if of_tall else ())]

@@ -2,7 +2,7 @@
 
 The space has blocks of one size for all operands that are streamed. Here their stages move one by one, and the loops
 around these change. The ifmap may come into register files before weights. Loops in space, and the stages of weights
-and parameters, stay as they are.
+and parameters, stay as they are. Beside it, weights of a cheap mapping may stay in register files for longer (LOCAL-6).
 """
 
 from __future__ import annotations
@@ -130,6 +130,30 @@ def _image_first(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
             replace(stage, depth=outside) if (stage.operand, stage.memory) == ("ifmap", "rf") else stage
             for stage in mapping.stages
         ], sizes)  # fmt: skip
+
+
+def weights_kept(mapping: Mapping, sizes: Sizes) -> Mapping | None:
+    """The mapping with its weights in register files for all loops in which they serve again (LOCAL-6).
+
+    These are loops in time over images, rows and columns. None if there is none right around the weights, or if the
+    ifmap is outside of them: loops in space stand outside of one of both. Example:
+
+        k':16 > weight@glb*2 > w':2 > ifmap@glb*2 > [c:8||4@rows k'':4||4@cols] > weight@rf*2 > …
+        k':16 > weight@glb*2 > weight@rf*2 > w':2 > ifmap@glb*2 > [c:8||4@rows k'':4||4@cols] > …
+    """
+    inside, slices = mapping.file_depths.get("weight", 0), mapping.glb_stages.get("weight")
+    outside = inside
+    for depth in range(inside - 1, slices.depth - 1 if slices else -1, -1):
+        loop = mapping.loops[depth]
+        if not loop.on and loop.dim not in "nhw":
+            break
+        outside = outside if loop.on else depth
+    if outside == inside or mapping.file_depths["ifmap"] < inside:
+        return None
+    return without_single_trips(mapping.loops, [
+        replace(stage, depth=outside) if (stage.operand, stage.memory) == ("weight", "rf") else stage
+        for stage in mapping.stages
+    ], sizes)  # fmt: skip
 
 
 def _steps_changed(mapping: Mapping, blocks: int, dims: str, sizes: Sizes) -> Iterator[Mapping]:
