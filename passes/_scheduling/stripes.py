@@ -172,7 +172,8 @@ def _stages(stages: Sequence[Stage], more: int, depth: int, buffers: Mapping[str
     """
     once = [replace(s, depth=0, buffers=1) for s in stages if s.memory == "glb" and s.operand in ("weight", "params")]
     blocks = [Stage(operand, "glb", depth, count) for operand, count in buffers.items()]
-    return [*once, *blocks, *(replace(s, depth=s.depth + more) for s in stages if s.memory == "rf")]
+    files = [replace(s, depth=max(s.depth + more, depth)) for s in stages if s.memory == "rf"]
+    return [*once, *blocks, *files]
 
 
 def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
