@@ -5,7 +5,8 @@ and the architecture's numbers. Activations lie in the GLB as a whole. Weights d
 two buffers is prefetched, so the last full tile of a loop around it is a loop of its own (GLB-2).
 
 Loops may be in any order, tiled or block-distributed. Register files may hold an operand for many macro-instructions,
-but no loop in time steps through it then (LEGAL-3). Sums are not added up in space.
+but no loop in time steps through it then (LEGAL-3). They may hold weights outside of loops in space, which take equal
+parts. Sums are not added up in space.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Walk:
         placed = [depth for depth, loop in enumerate(self.loops) if loop.on and loop.dim == "k"]
         self.spreads = placed[-1] if placed else -1  # the loop whose rest its sets share
         self.held = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
-        assert all(not loop.on for loop in self.loops[min(self.held.values()) :])
+        assert all(not loop.on for loop in self.loops[self.held["ifmap"] :])
         staged = [stage for stage in mapping.stages if stage.memory == "glb"]
         self.stages = {stage.operand: stage.depth for stage in staged}
         self.buffers = {stage.operand: stage.buffers for stage in staged}
@@ -139,7 +140,8 @@ class Walk:
         self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
         self.words = {"params": case.steps * 32 // case.bits, "weight": prod(case.kernel)}  # of a channel, of two
         for name, dims in (("weight", "kcrs"), ("ifmap", "hwcrs" + "k" * self.alone)):
-            assert not any(loop.dim in dims for loop in self.loops[self.held.get(name, len(self.loops)) :])
+            inside = self.loops[self.held.get(name, len(self.loops)) :]
+            assert not any(loop.dim in dims for loop in inside if not loop.on)
         assert not any(loop.on and loop.dim in "crs" for loop in self.loops)
         assert self.stages.keys() == {*(["weight"] if self.mac else []), *(["params"] if case.steps else [])}
 
@@ -321,9 +323,9 @@ class Walk:
 
     def loads(self, depth: int, at: At) -> None:
         """Of what the register files hold from here on, weights first."""
-        key = (*at.extent.values(), at.rows, at.cols)
+        key = (depth, *at.extent.values(), at.rows, at.cols)
         if key not in self.busy:
-            self.busy[key] = self.durations(at)
+            self.busy[key] = self.durations(self.on_pes(at))
         weights, image, edge = self.busy[key]
         if self.held.get("weight") == depth:
             outside = self.stages["weight"]
@@ -336,6 +338,14 @@ class Walk:
             self.load(image, f"i{full}", "" if edge else "I")
             if edge:
                 self.load(edge, "", "I")
+
+    def on_pes(self, at: At) -> At:
+        """Inside the loops in space that stand further in: these take equal parts of what is held outside of them."""
+        for depth in range(len(at.firsts), len(self.loops)):
+            if (loop := self.loops[depth]).on:
+                count, size = self.pieces(depth, at)[0]
+                at = at.placed(loop, count)._replace(extent={**at.extent, loop.dim: size})
+        return at
 
     def macro_instruction(self, at: At) -> None:
         takes = gives = ""
