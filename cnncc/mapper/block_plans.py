@@ -1,25 +1,29 @@
 """How the operands of a point move through the GLB: blocks, stages of weights, and what the layer takes at least.
 
-All plans of a point are bounded together, as arrays. Plans that fit become candidates.
+All plans of a point are bounded together, as arrays. Plans that fit become candidates. A layer that lies in the GLB as
+a whole has one block, so that its plans are a few stages of weights: these are bounded one by one, four times as fast.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from functools import lru_cache
 from math import ceil
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
+from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import transfer_cycles
 from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below
 from cnncc.mapper.bound import Bound
-from cnncc.mapper.space import BlockPlan
-from cnncc.mapper.tiles import tiles_of
-from cnncc.model.layer_shape import GlbBudget
+from cnncc.mapper.space import BlockPlan, StagePlace
+from cnncc.mapper.tiles import Tiles, tiles_of
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 
 def candidates(
@@ -29,6 +33,53 @@ def candidates(
 
     cells: no others may.
     """
+    is_whole = not budget.streamed and not budget.tight and bound.arch.sequencer.overlap
+    return in_one_block(bound, budget, limit) if is_whole else in_blocks(bound, budget, limit, cells)
+
+
+class _Slices(NamedTuple):
+    """A plan of a layer that lies in the GLB as a whole: the words of all weights, and of a slice of them."""
+
+    plan: BlockPlan
+    words: int
+    buffer: int
+
+
+@lru_cache(maxsize=1024)
+def _slices(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tuple[_Slices, ...]:
+    """The plans that fit."""
+    blocks = Blocks(shape, arch, budget, tiles, (np.zeros(1, np.int64),) * 5)
+    each = [(stage, blocks.buffers(stage)) for stage in blocks.stages()]
+    return tuple(
+        _Slices(plan_at(blocks, 0, stage, buffers), *(int(np.max(words)) for words in (stage.words, stage.buffer)))
+        for stage, buffers in each
+        if np.all(buffers.fit)
+    )
+
+
+def in_one_block(bound: Bound, budget: GlbBudget, limit: int) -> Iterator[tuple[int, BlockPlan]]:
+    """The candidates of a layer that lies in the GLB as a whole: by the array, and by BOUND-4 and BOUND-18.
+
+    The block is in the last row, as there is one row.
+    """
+    shape, dram, compute, all_plans = bound.shape, bound.arch.dram, bound.compute, list[tuple[int, BlockPlan]]()
+    array, weights = bound.cycles(compute), shape.weight_words // (shape.sizes.k // shape.tiled_together)
+    for plan, words, buffer in _slices(shape, bound.arch, budget, tiles_of(shape, bound.at)):
+        least = max(array, bound.head + transfer_cycles(words - buffer, dram))
+        if plan.weights >= StagePlace.IN_BLOCK:
+            comes = (weights - buffer * (2 + bound.arch.pe.weight_halves)) / dram.words_per_cycle
+            least = max(least, int(compute + max(comes * bound.times - compute, 0)))
+        if not budget.prefetched:  # the array waits for the first slice; this is for the order, and proves nothing
+            least += transfer_cycles(buffer, dram)
+        if least < limit:
+            all_plans.append((least, plan))
+    return iter(sorted(all_plans, key=itemgetter(0)))
+
+
+def in_blocks(
+    bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None = None
+) -> Iterator[tuple[int, BlockPlan]]:
+    """The candidates of a layer in blocks, or in a tight budget."""
     shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
     cells = cells_below(shape, arch, budget, tiles, limit) if cells is None else cells
     # Tiled loops have the same parts in all blocks: the point's own bound has said all of them.

@@ -208,6 +208,13 @@ class Bound:
         """Iterations in time over a dimension."""
         return self.parts[dim].trips
 
+    @property
+    def compute(self) -> int:
+        """A: cycles of all macro-instructions if the layer has one block."""
+        steps = (sum(part.trips * self.at.steps(dim, part.held) for part in parts) for dim, parts in self.parts.items())
+        overhead = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
+        return self.times * (overhead * prod(map(self.trips, self.parts)) + prod(steps))
+
     @cached_property
     def _first_parts(self) -> list[LoopPart]:
         return [parts[0] for parts in self.parts.values()]
