@@ -35,8 +35,9 @@ from cnncc.mapper.layer_search import SearchTask
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import FAR, SLACK, Figures, Objective
 from cnncc.mapper.prices import DRAM_WORDS, NOTHING, Prices
-from cnncc.mapper.search import Result, Tradeoff
+from cnncc.mapper.search import Result
 from cnncc.mapper.space import BlockPlan, forms_of, mapping_of, numbers, point
+from cnncc.mapper.tradeoffs import Tradeoff
 from cnncc.mapping.mapping import Mapping, Sizes
 from cnncc.mapping.text import parse
 from cnncc.model.energy import energy

@@ -17,8 +17,9 @@ from typing import Any, cast
 import cnncc
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_search import SearchTask
-from cnncc.mapper.search import Result, Tradeoff
+from cnncc.mapper.search import Result
 from cnncc.mapper.search_processes import GoesOn, answer, search_side_by_side
+from cnncc.mapper.tradeoffs import Tradeoff
 from cnncc.mapping.mapping import Mapping, mapping_problem
 from cnncc.mapping.text import parse, text
 from cnncc.util import disk_cache, processors

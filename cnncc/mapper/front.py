@@ -34,9 +34,10 @@ from cnncc.mapper.costs import array_energy, cost_of, dram_energy, words_energy
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
 from cnncc.mapper.prices import Prices
-from cnncc.mapper.search import Tradeoff, rows_are_columns
+from cnncc.mapper.search import rows_are_columns
 from cnncc.mapper.space import BlockPlan, Form, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
+from cnncc.mapper.tradeoffs import Tradeoff
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in

@@ -30,10 +30,11 @@ from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.local_search import improved, weights_kept
 from cnncc.mapper.prices import NOTHING, Prices
-from cnncc.mapper.search import Result, Tradeoff, best_of, search
-from cnncc.mapper.several_images import images_inside, of_images, tall_image, tradeoffs, undominated
+from cnncc.mapper.search import Result, best_of, search
+from cnncc.mapper.several_images import images_inside, of_images, tall_image
 from cnncc.mapper.smallest import may_have_mapping, smallest
 from cnncc.mapper.space import forms_of
+from cnncc.mapper.tradeoffs import Tradeoff, tradeoffs, undominated
 from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -82,7 +83,7 @@ class SearchTask:
         if self.budget.streamed and not tight:
             far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
             each = self._front(True, each, self.prices) if each[0].cost > far else each
-        if self.dataflow in ("", "ws"):
+        if self._may_keep_weights:
             kept = [weights_kept(one.mapping, shape.sizes) for one in each]
             each = undominated([*each, *tradeoffs(shape, arch, self.budget, kept, costs)])
         if tall := self._tall():
@@ -131,10 +132,15 @@ class SearchTask:
         return replace(best, mapping=other.mapping, cycles=other.cycles, least=least, run=run, others=())
 
     def _with_images_inside(self, mappings: Iterable[Mapping]) -> list[Mapping]:
-        """These mappings with images further in (LOCAL-5); none where a dataflow keeps other operands than weights."""
-        if self.dataflow not in ("", "ws"):
+        """These mappings with images further in (LOCAL-5), if weights may stay."""
+        if not self._may_keep_weights:
             return []
         return [inside for mapping in mappings for inside in images_inside(mapping, self.shape.sizes)]
+
+    @property
+    def _may_keep_weights(self) -> bool:
+        """Whether the dataflow is one whose weights stay in register files, or any."""
+        return self.dataflow in ("", "ws")
 
     def _smallest(self) -> Result | None:
         """SPACE-15: the smallest mapping, if it has room."""

@@ -126,10 +126,7 @@ def _image_first(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
     while outside and mapping.loops[outside - 1].on:
         outside -= 1
     if depths.get("weight") == depth:
-        yield without_single_trips(mapping.loops, [
-            replace(stage, depth=outside) if (stage.operand, stage.memory) == ("ifmap", "rf") else stage
-            for stage in mapping.stages
-        ], sizes)  # fmt: skip
+        yield _filled_at(mapping, "ifmap", outside, sizes)
 
 
 def weights_kept(mapping: Mapping, sizes: Sizes) -> Mapping | None:
@@ -150,8 +147,13 @@ def weights_kept(mapping: Mapping, sizes: Sizes) -> Mapping | None:
         outside = outside if loop.on else depth
     if outside == inside or mapping.file_depths["ifmap"] < inside:
         return None
+    return _filled_at(mapping, "weight", outside, sizes)
+
+
+def _filled_at(mapping: Mapping, operand: str, depth: int, sizes: Sizes) -> Mapping:
+    """The mapping with an operand's register files filled inside so many loops."""
     return without_single_trips(mapping.loops, [
-        replace(stage, depth=outside) if (stage.operand, stage.memory) == ("weight", "rf") else stage
+        replace(stage, depth=depth) if (stage.operand, stage.memory) == (operand, "rf") else stage
         for stage in mapping.stages
     ], sizes)  # fmt: skip
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, count
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,19 +26,12 @@ from cnncc.mapper.bound import Bound, Durations, cycle_limit, ideal_cycles
 from cnncc.mapper.combinations import Combinations, found_below
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.space import BlockPlan, Form, Numbers, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.tradeoffs import Tradeoff
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, streamed_cycles
 from cnncc.mapping.mapping import Mapping
 from cnncc.model.layer_schedule import layer_cycles, plan_in
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import fits_glb, fits_register_files, is_legal
-
-
-class Tradeoff(NamedTuple):
-    """A mapping of a front, its cycles, and its cost."""
-
-    mapping: Mapping
-    cycles: int
-    cost: float
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
-from cnncc.arch.model import Arch, Energy
-from cnncc.mapper.costs import cost_of
-from cnncc.mapper.search import Tradeoff
 from cnncc.mapper.space import without_single_trips
 from cnncc.mapping.mapping import Loop, Mapping, Sizes
-from cnncc.model.layer_schedule import layer_cycles, plan_in
-from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.model.legal import can_run, fits_glb
+from cnncc.model.layer_shape import LayerShape
 
 
 def tall_image(shape: LayerShape) -> LayerShape | None:
@@ -66,22 +61,3 @@ def images_inside(mapping: Mapping, sizes: Sizes) -> Iterator[Mapping]:
         ]
         moved = [replace(stage, depth=depth) for stage, depth in zip(stages, depths, strict=True)]
         yield without_single_trips([*loops[:place], mapping.loops[number], *loops[place:]], moved, sizes)
-
-
-def tradeoffs(
-    shape: LayerShape, arch: Arch, budget: GlbBudget, mappings: Iterable[Mapping | None], costs: Energy
-) -> Iterator[Tradeoff]:
-    """Cycles and costs of those mappings of the images that can be programs."""
-    for mapping in mappings:
-        if mapping and can_run(shape, arch, mapping, budget.residual) and fits_glb(shape, arch, mapping, budget.words):
-            cycles = layer_cycles(plan_in(budget, shape, mapping), arch)
-            yield Tradeoff(mapping, cycles, cost_of(shape, mapping, arch, budget.residual, costs))
-
-
-def undominated(each: Sequence[Tradeoff]) -> tuple[Tradeoff, ...]:
-    """The front of some mappings, the cheapest first: each takes fewer cycles than the one before."""
-    front = list[Tradeoff]()
-    for one in sorted(each, key=lambda one: (one.cost, one.cycles)):
-        if not front or one.cycles < front[-1].cycles:
-            front.append(one)
-    return tuple(front)
