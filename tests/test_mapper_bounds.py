@@ -21,8 +21,8 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.least_costs import streamed_least
 from cnncc.certificate.whole_space import engines_least
 from cnncc.mapper import combinations
-from cnncc.mapper.arrays import transfer_cycles
-from cnncc.mapper.block_plans import candidates, in_blocks
+from cnncc.mapper.arrays import NEVER, transfer_cycles
+from cnncc.mapper.block_plans import candidates, in_blocks, in_one_block
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocks import Blocks
@@ -80,9 +80,6 @@ def check(
             plan = BlockPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))
             slices = list(candidates(bound, budget, 1 << 60))
-            arrays = {plan: least for least, plan in in_blocks(bound, budget, 1 << 60)}
-            assert {plan for _, plan in slices} == arrays.keys(), (shape, arch, at)
-            assert all(arrays[plan] <= least for least, plan in slices), (shape, arch, at)
             seen["slices"] += len(slices)
             plans, everywhere = [(max(least, int(found.least[int(i)])), plan), *slices], 0
         else:
@@ -192,6 +189,35 @@ def test_bounds_are_below_the_model() -> None:
     assert all(equal >= 0.7 * number for equal, number in shares.values()) and shares["loads"], shares
     assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["shuffled"], seen
     assert seen["partial"] > EXAMPLES / 10, seen
+
+
+def test_plans_of_a_layer_in_one_block() -> None:
+    """One by one they are those of the arrays. The array's bound is that of the point, which may be higher."""
+    rng, seen = np.random.default_rng(SEED), Counter[str]()
+    for number in range(EXAMPLES):
+        drawn = draw(rng)
+        overlap, dram = replace(drawn.arch.sequencer, overlap=True), drawn.arch.dram
+        arch = replace(drawn.arch, sequencer=overlap, dram=replace(dram, words_per_cycle=(0.05, 0.2, 1)[number % 3]))
+        shape = with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng)
+        form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
+        every = combinations_below(numbers(shape, arch), form, 1 << 39, cut=False)
+        budget = GlbBudget(int(shape.weight_words * rng.choice([0.7, 1.5])) + 400)
+        for i in rng.permutation(len(every.cycles))[: 2 * POINTS]:
+            bound = Bound(Durations(shape, arch, residual=False), point(numbers(shape, arch), form, every.indices[i]))
+            assert bound.compute == every.cycles[i] or bound.at.own_lanes > 1, (shape, arch, bound.at)
+            array, plans = bound.cycles(bound.compute), in_one_block(bound, budget, NEVER)
+            of_arrays = {plan: least for least, plan in in_blocks(bound, budget, NEVER)}
+            of_first = [
+                {plan: least for least, plan in each(bound, replace(budget, prefetched=False), NEVER)}
+                for each in (in_one_block, in_blocks)
+            ]
+            for least, plan in plans:
+                assert least == max(of_arrays[plan], array), (shape, arch, bound.at, plan)
+                assert least - of_first[0][plan] == of_arrays[plan] - of_first[1][plan], (shape, arch, bound.at, plan)
+                seen[f"waits at {plan.weights}" if least > array else "array"] += 1
+                del of_arrays[plan]
+            assert not of_arrays, (shape, arch, bound.at)
+    assert seen["array"] > EXAMPLES and all(seen[f"waits at {place}"] for place in (3, 6, 7, 8)), seen
 
 
 @pytest.mark.parametrize(("rate", "cycles"), [(8, 1), (2.5, 4), (0.3, 36)])

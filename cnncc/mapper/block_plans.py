@@ -1,7 +1,7 @@
 """How the operands of a point move through the GLB: blocks, stages of weights, and what the layer takes at least.
 
 All plans of a point are bounded together, as arrays. Plans that fit become candidates. A layer that lies in the GLB as
-a whole has one block, so that its plans are a few stages of weights: these are bounded one by one, four times as fast.
+a whole has one block: its plans are a few stages of weights, and are bounded one by one, in a sixth of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below
 from cnncc.mapper.bound import Bound
-from cnncc.mapper.space import BlockPlan, StagePlace
+from cnncc.mapper.space import BlockPlan
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -38,7 +38,7 @@ def candidates(
 
 
 class _Slices(NamedTuple):
-    """A plan of a layer that lies in the GLB as a whole: the words of all weights, and of a slice of them."""
+    """A plan of a layer that lies in the GLB as a whole: words of all transfers of weights, and of one slice."""
 
     plan: BlockPlan
     words: int
@@ -58,17 +58,14 @@ def _slices(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> t
 
 
 def in_one_block(bound: Bound, budget: GlbBudget, limit: int) -> Iterator[tuple[int, BlockPlan]]:
-    """The candidates of a layer that lies in the GLB as a whole: by the array, and by BOUND-4 and BOUND-18.
+    """The candidates of a layer that lies in the GLB as a whole: by the array, and by BOUND-4.
 
-    The block is in the last row, as there is one row.
+    No other rule says more. BOUND-18 speaks of small blocks, which are this one: all weights come in its time.
     """
-    shape, dram, compute, all_plans = bound.shape, bound.arch.dram, bound.compute, list[tuple[int, BlockPlan]]()
-    array, weights = bound.cycles(compute), shape.weight_words // (shape.sizes.k // shape.tiled_together)
+    shape, dram, all_plans = bound.shape, bound.arch.dram, list[tuple[int, BlockPlan]]()
+    array = bound.cycles(bound.compute)
     for plan, words, buffer in _slices(shape, bound.arch, budget, tiles_of(shape, bound.at)):
         least = max(array, bound.head + transfer_cycles(words - buffer, dram))
-        if plan.weights >= StagePlace.IN_BLOCK:
-            comes = (weights - buffer * (2 + bound.arch.pe.weight_halves)) / dram.words_per_cycle
-            least = max(least, int(compute + max(comes * bound.times - compute, 0)))
         if not budget.prefetched:  # the array waits for the first slice; this is for the order, and proves nothing
             least += transfer_cycles(buffer, dram)
         if least < limit:
