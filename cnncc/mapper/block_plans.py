@@ -58,7 +58,7 @@ def _slices(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> t
 
 
 def in_one_block(bound: Bound, budget: GlbBudget, limit: int) -> Iterator[tuple[int, BlockPlan]]:
-    """The candidates of a layer that lies in the GLB as a whole: by the array, and by BOUND-4.
+    """BOUND-4. The candidates of a layer that lies in the GLB as a whole: max(array, head + D(words but one slice)).
 
     No other rule says more. BOUND-18 speaks of small blocks, which are this one: all weights come in its time.
     """

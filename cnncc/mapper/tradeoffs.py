@@ -24,7 +24,7 @@ class Tradeoff(NamedTuple):
 def tradeoffs(
     shape: LayerShape, arch: Arch, budget: GlbBudget, mappings: Iterable[Mapping | None], costs: Energy
 ) -> Iterator[Tradeoff]:
-    """Cycles and costs of those mappings that can be programs, and fit. None is left out, too."""
+    """Cycles and costs of those mappings that can be programs, and fit. None stands for no mapping."""
     for mapping in mappings:
         if mapping and can_run(shape, arch, mapping, budget.residual) and fits_glb(shape, arch, mapping, budget.words):
             cycles = layer_cycles(plan_in(budget, shape, mapping), arch)
