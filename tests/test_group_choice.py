@@ -17,6 +17,7 @@ from cli_cases import SAMPLES, save
 from examples import SEED, examples
 from group_cases import PRESETS, Chain, random_chain, turn, two_convolutions
 from onnx import numpy_helper
+from searches import SHORT_FRONTS, search_with
 from test_group_programs import checked, program_of
 from xdsl.ir import SSAValue
 from xdsl.parser import Parser
@@ -302,8 +303,9 @@ def small(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_report_says_what_programs_count(small: str) -> None:
+def test_the_report_says_what_programs_count(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both networks and their groups are as programs count them, and what is saved adds up."""
+    search_with(monkeypatch, SHORT_FRONTS)
     program, without = (
         of_model(DEPTHWISE, CompileOptions(small, batch=1, groups=groups))[0] for groups in (AUTO, NONE)
     )
