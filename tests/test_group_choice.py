@@ -325,7 +325,7 @@ def test_the_report_says_what_programs_count(small: str, monkeypatch: pytest.Mon
         assert ", +0.125 energy (" in group_text.nearest(replace(each.nearest, network=cheap), now)
     saved = sum(each.alone.energy - each.together.energy for each in report.groups)
     assert report.alone.energy - report.network.energy == pytest.approx(saved)
-    assert report.unfit
+    assert report.groups and report.unfit
     for unfit in report.unfit:
         assert program.network is not None
         layer = program.network.layer(unfit.ring.removesuffix(".ifmap"))

@@ -79,7 +79,7 @@ def check(
         if not in_plans:
             plan = BlockPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))
-            slices = list(candidates(bound, budget, 1 << 60))
+            slices = [each for each in candidates(bound, budget, 1 << 60) if each[1].weights]
             seen["slices"] += len(slices)
             plans, everywhere = [(max(least, int(found.least[int(i)])), plan), *slices], 0
         else:

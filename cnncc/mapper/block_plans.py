@@ -34,7 +34,8 @@ def candidates(
     cells: no others may.
     """
     is_whole = not budget.streamed and not budget.tight and bound.arch.sequencer.overlap
-    return in_one_block(bound, budget, limit) if is_whole else in_blocks(bound, budget, limit, cells)
+    some = cells is None or len(cells[0]) > 0
+    return in_one_block(bound, budget, limit) if is_whole and some else in_blocks(bound, budget, limit, cells)
 
 
 class _Slices(NamedTuple):

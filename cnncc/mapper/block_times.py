@@ -5,7 +5,7 @@ Arrays have the axes of `PerPlan`, those of `Trips` one axis `[size of blocks]`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache, reduce
 from itertools import product
 from math import prod
@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan, transfer_cycles
 from cnncc.mapper.block_sizes import BlockSizes, sides
 from cnncc.mapper.blocks import Blocks, Cells, some_of
-from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of
+from cnncc.mapper.bound import Bound, LoopPart, Loops, last_steps, parts_of
 from cnncc.mapper.space import Chain, steps_in_lanes
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget
@@ -160,28 +160,17 @@ def _weights_stay(bound: Bound) -> bool:
     return bound.at.form.order.partition("|")[2].startswith("W")
 
 
-_Loops = tuple[PerPlan, PerPlan]  # trips, and the sum of their steps
-
-
-def _macro_cycles(bound: Bound) -> Callable[[_Loops, _Loops, _Loops], PerPlan]:
-    """The cycles of all macro-instructions, as a function of the loops over k, h and w."""
-    overhead = bound.arch.pe.start_cycles + bound.arch.pe.finish_cycles
-    trips = bound.times * prod(bound.trips(dim) for dim in "crs")
-    steps = (sum(part.trips * bound.at.steps(dim, part.held) for part in bound.parts[dim]) for dim in "crs")
-    all_steps = bound.times * prod(steps)
-    return lambda k, h, w: overhead * trips * (k[0] * h[0] * w[0]) + all_steps * (k[1] * h[1] * w[1])
-
-
 def plans_below(bound: Bound, budget: GlbBudget, tiles: Tiles, cells: Cells, limit: int) -> Cells:
     """Plans whose macro-instructions take less than `limit` cycles, and in whose blocks every PE has work and the box
     fits: else another point makes the same mapping.
     """
     each = [*zip(trips_of(bound, sides(bound.shape, budget, tiles)), cells[:3], strict=True)]
-    compute = _macro_cycles(bound)(*((trips.trips[at], trips.steps[at]) for trips, at in each))
+    k, h, w = ((trips.trips[at], trips.steps[at]) for trips, at in each)
+    compute = bound.macro_cycles(k, h, w)
     return some_of(cells, np.logical_and.reduce([compute < limit, *(trips.own[at] for trips, at in each)]))
 
 
-def _of_blocks(trips: Trips, side: BlockSizes, at: Counts) -> tuple[_Loops, _Loops, _Loops]:
+def _of_blocks(trips: Trips, side: BlockSizes, at: Counts) -> tuple[Loops[PerPlan], Loops[PerPlan], Loops[PerPlan]]:
     """The loops in all blocks together, in the last one, in a full one."""
     rest, full = side.number > side.full, side.full
     of_full = (trips.trips - rest * trips.last_trips) // full, (trips.steps - rest * trips.last_steps) // full
@@ -214,7 +203,7 @@ class BlockTimes:
         self.overhead = arch.pe.start_cycles + arch.pe.finish_cycles
         k, h, w = trips_of(bound, (blocks.k, blocks.h, blocks.w))
         self.k, self.h, self.w = k, h, w
-        cycles = _macro_cycles(bound)
+        cycles = bound.macro_cycles
         k_all, k_last, k_full = _of_blocks(k, blocks.k, blocks.kk)
         h_all, h_last, h_full = _of_blocks(h, blocks.h, blocks.hh)
         w_all, w_last, w_full = _of_blocks(w, blocks.w, blocks.ww)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache, partial
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from cnncc.mapping.mapping import even_sets
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.occupancy import ceil_div, load_work
 from cnncc.model.register_files import positions, shared_columns
+
+Number = TypeVar("Number", int, PerPlan)
+Loops = tuple[Number, Number]  # trips over a dimension, and their steps
 
 
 class LoopPart(NamedTuple):
@@ -208,12 +211,27 @@ class Bound:
         """Iterations in time over a dimension."""
         return self.parts[dim].trips
 
+    def _loops(self, dim: str) -> tuple[int, int]:
+        """Iterations in time over a dimension, and the steps of all of them."""
+        return self.trips(dim), sum(part.trips * self.at.steps(dim, part.held) for part in self.parts[dim])
+
+    def macro_cycles(self, k: Loops[Number], h: Loops[Number], w: Loops[Number]) -> Number:
+        """The cycles of all macro-instructions, given the trips over k, h and w, and their steps."""
+        trips, steps = self._taps
+        overhead = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
+        return overhead * trips * (k[0] * h[0] * w[0]) + steps * (k[1] * h[1] * w[1])
+
+    @cached_property
+    def _taps(self) -> tuple[int, int]:
+        """Trips and steps of the loops over c, r and s, for all images and groups."""
+        trips, steps = zip(*map(self._loops, "crs"), strict=True)
+        return self.times * prod(trips), self.times * prod(steps)
+
     @property
     def compute(self) -> int:
         """A: cycles of all macro-instructions if the layer has one block."""
-        steps = (sum(part.trips * self.at.steps(dim, part.held) for part in parts) for dim, parts in self.parts.items())
-        overhead = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
-        return self.times * (overhead * prod(map(self.trips, self.parts)) + prod(steps))
+        k, h, w = map(self._loops, "khw")
+        return self.macro_cycles(k, h, w)
 
     @cached_property
     def _first_parts(self) -> list[LoopPart]:
