@@ -91,7 +91,7 @@ class _PlainClock:
     stalls: Mapping[str, int] = {}
 
     def __init__(self, machine: TimelineMachine, start: TimelineState) -> None:
-        self.timeline, self.clock = Timeline(machine, ()), TimelineClock(machine.queue_depth, start)
+        self.timeline, self.clock = Timeline(machine, ()), TimelineClock(start)
 
     @property
     def elapsed(self) -> int:
@@ -101,10 +101,10 @@ class _PlainClock:
         self.timeline.go_on(self.clock, nodes, first, last)
 
     def arrive(self, queue: int, time: int, cause: str) -> None:
-        self.clock.tokens[queue].append(time)
+        self.clock.times[queue].append(time)
 
     def leave(self, queue: int) -> list[int]:
-        times, self.clock.tokens[queue] = self.clock.tokens[queue], []
+        times, self.clock.times[queue] = self.clock.times[queue], []
         return times
 
     def standing(self) -> Hashable:

@@ -250,7 +250,8 @@ class ScheduleWalk:
             if loop.on or depth in self.order.unrolled:
                 result += body
             else:
-                result.append(repeat(count, 1 << depth, tuple(body)))
+                # No condition names a loop that runs once (`WalkPosition.repeated`): it needs no bit.
+                result.append(repeat(count, 1 << depth if count > 1 else 0, tuple(body)))
         return result
 
     def _spread(self, depth: int, at: WalkPosition) -> WalkPosition:

@@ -91,7 +91,7 @@ class Wait(NamedTuple):
 class TimedLoop:
     """A loop.
 
-    - bit: its bit in the masks of conditions
+    - bit: its bit in the masks of conditions; 0 if it runs once, and no condition names it
     - over_frames: whether it has an iteration for each frame (CORE-8)
     - known: cached results of timelines for its body, by machine
     """

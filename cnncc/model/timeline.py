@@ -73,6 +73,14 @@ def idle_state(machine: TimelineMachine) -> TimelineState:
     return TimelineState(tuple((0,) * machine.queue_depth for _ in engines), idle, idle, tuple(tokens))
 
 
+FREE, DONE, STARTS = range(3)  # among the times of an engine
+
+
+def _place(engine: int) -> int:
+    """Where an engine's times are in those of a clock."""
+    return engine - len(ENGINES)
+
+
 Times = tuple[int, ...]  # the times of an iteration's engines and queues, then the number of tokens of each queue
 
 
@@ -83,31 +91,23 @@ class _TimelineChange(NamedTuple):
     times: Times
 
 
-class _Step(NamedTuple):
-    """A node in known iterations of the loops around it.
+_LOOP = SequencerCycles(1)  # the instruction in front of a loop's body
 
-    engine: -1 for other nodes than tasks. takes, gives: queues of tokens.
-    """
-
-    engine: int
-    busy: int
-    latency: int
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
-    first: int
-    last: int
-    node: Node
+# A node in known iterations of the loops around it: its engine's place in `TimelineClock.times` (0 for other nodes
+# than tasks), busy cycles, latency, the queues whose tokens it takes and gives, the masks of these loops, the node.
+_Step = tuple[int, int, int, Sequence[int], Sequence[int], int, int, Node]
 
 
 class _Body(NamedTuple):
-    """A loop's body under fixed conditions. engines, queues: those it uses. known: the effects so far, by times.
+    """A loop's body under fixed conditions.
 
-    innermost: whether it has tasks alone; then running it costs less than remembering its effect.
+    - places: those of the times that it uses
+    - innermost: whether it has tasks alone; then running it costs less than remembering its effect
+    - known: the effects so far, by times
     """
 
     steps: list[_Step]
-    engines: tuple[int, ...]
-    queues: tuple[int, ...]
+    places: tuple[int, ...]
     innermost: bool
     known: dict[Times, _TimelineChange]
 
@@ -115,9 +115,14 @@ class _Body(NamedTuple):
 class _Inside(NamedTuple):
     """The engines and tokens of a loop's body. Conditions of tokens name this loop and outer ones.
 
-    bodies: by whether each token is taken or given. of_masks: by the masks of loops in their first, last iteration.
+    - nodes: the body as `_inlined` returns it
+    - innermost: whether it has tasks alone
+    - bodies: by whether each token is taken or given
+    - of_masks: by the masks of loops in their first, last iteration
     """
 
+    nodes: list[Node]
+    innermost: bool
     engines: tuple[int, ...]
     takes: tuple[Token, ...]
     gives: tuple[Token, ...]
@@ -131,53 +136,46 @@ def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
 
 
 class TimelineClock:
-    """The times of a machine as a program runs. now: the sequencer's, from the clock's first state on."""
+    """The times of a machine as a program runs.
 
-    __slots__ = ("depth", "done", "free", "now", "starts", "tokens")
+    - now: the sequencer's, from the clock's first state on
+    - times: by queue, the tokens' times; then by engine, when it is free, when it is done, and the starts of as many
+      last tasks as its queue holds. Engines have negative places: the tokens of cores have more queues.
+    """
 
-    def __init__(self, queue_depth: int, state: TimelineState) -> None:
-        self.depth, self.now = queue_depth, 0
-        self.starts, self.free = [list(times) for times in state.starts], list(state.free)
-        self.done, self.tokens = list(state.done), [list(times) for times in state.tokens]
+    __slots__ = ("now", "times")
+
+    def __init__(self, state: TimelineState) -> None:
+        engines = zip(state.free, state.done, state.starts, strict=True)
+        self.now, self.times = 0, [*map(list, state.tokens), *([free, done, *starts] for free, done, starts in engines)]
 
     def read(self, body: _Body) -> Times:
-        """The times of a body's engines and queues, relative to now."""
-        times: list[int] = []
-        now, tokens = self.now, self.tokens
-        for engine in body.engines:
-            times += (self.free[engine], self.done[engine], *self.starts[engine])
-        for queue in body.queues:
-            times += tokens[queue]
-        # Without the numbers of tokens, other queues with the same times in a row would look alike.
-        return (*[time - now if time > now else 0 for time in times], *[len(tokens[queue]) for queue in body.queues])
+        """The times of a body's queues and engines, relative to now."""
+        now, each, times = self.now, [self.times[place] for place in body.places], list[int]()
+        for some in each:
+            times += some
+        # Without their numbers, other queues with the same times in a row would look alike.
+        return (*[time - now if time > now else 0 for time in times], *map(len, each))
 
     def write(self, body: _Body, times: Times) -> None:
-        """Set the times of a body's engines and queues; the inverse of `read`."""
-        now, at, depth = self.now, 0, self.depth
+        """Set the times of a body's queues and engines; the inverse of `read`."""
+        now, at = self.now, 0
         later = [time + now for time in times]
-        for engine in body.engines:
-            end = at + 2 + depth
-            self.free[engine], self.done[engine], self.starts[engine] = later[at], later[at + 1], later[at + 2 : end]
-            at = end
-        for queue, count in zip(body.queues, times[len(times) - len(body.queues) :], strict=True):
-            self.tokens[queue] = later[at : at + count]
+        for place, count in zip(body.places, times[-len(body.places) :], strict=True):
+            self.times[place] = later[at : at + count]
             at += count
 
     def state(self) -> TimelineState:
         """The state now."""
-        now = self.now
-
-        def left(times: Sequence[int]) -> tuple[int, ...]:
-            return tuple(max(0, time - now) for time in times)
-
-        starts, tokens = tuple(map(left, self.starts)), tuple(map(left, self.tokens))
-        return TimelineState(starts, left(self.free), left(self.done), tokens)
+        left = [tuple([max(0, time - self.now) for time in times]) for times in self.times]
+        tokens, engines = left[: _place(0)], left[_place(0) :]
+        free, done, *starts = zip(*engines, strict=True)
+        return TimelineState(tuple(zip(*starts, strict=True)), free, done, tuple(tokens))
 
     def delay(self, cycles: int) -> None:
         """Let time pass in which nothing happens but what has happened so far."""
         self.now += cycles
-        for times in (*self.starts, *self.tokens, self.free, self.done):
-            times[:] = [time + cycles for time in times]
+        self.times = [[time + cycles for time in times] for times in self.times]
 
     def move(self, body: _Body, now: int, times: Times) -> None:
         """Advance to a later cycle, with the times of the body's engines and queues then."""
@@ -194,13 +192,13 @@ class Timeline:
 
     def run(self, state: TimelineState) -> TimelineClock:
         """The clock at the program's end, from a state on. Raises LookupError for a token that is never given."""
-        clock = TimelineClock(self.machine.queue_depth, state)
+        clock = TimelineClock(state)
         self.go_on(clock, self.program, ALL, ALL)
         return clock
 
     def go_on(self, clock: TimelineClock, nodes: Sequence[Node], first: int, last: int) -> None:
         """Run nodes, as `run` does. first, last: masks of the loops around that are in their first, last iteration."""
-        self._sequence(_steps(nodes, first, last), clock)
+        self._sequence(_steps(_inlined(nodes), first, last), clock)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
@@ -209,7 +207,8 @@ class Timeline:
         inside: _Inside | None = loop.known.get(self.machine)
         if inside is None:
             engines, takes, gives = set[int](), set[Token](), set[Token]()
-            for node in loop.body:
+            nodes = _inlined(loop.body)
+            for node in nodes:
                 if isinstance(node, Task):
                     engines.add(node.engine)
                     takes.update(node.takes)
@@ -225,7 +224,9 @@ class Timeline:
                     gives.add(Token(node.queue))
             # TIME-6: without overlap a task waits for all engines, so that an iteration depends on the times of all.
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
-            inside = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
+            innermost = all(isinstance(node, Task) for node in nodes)
+            inside = _Inside(nodes, innermost, used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
+            loop.known[self.machine] = inside
         return inside
 
     def _body(self, loop: TimedLoop, inside: _Inside, first: int, last: int) -> _Body:
@@ -236,10 +237,10 @@ class Timeline:
             # Many masks decide alike, and share what is known of an iteration.
             if (body := inside.bodies.get(key := (*takes, *gives))) is None:
                 held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
-                queues = tuple(dict.fromkeys(token.queue for token in held))
-                steps = _steps(loop.body, first, last)
-                innermost = all(step.engine >= 0 for step in steps)
-                body = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost, {})
+                queues = dict.fromkeys([queue for queue, _ in held])
+                places = (*queues, *map(_place, inside.engines))
+                steps = _steps(inside.nodes, first, last)
+                body = inside.bodies[key] = _Body(steps, places, inside.innermost, {})
             inside.of_masks[first, last] = body
         return body
 
@@ -289,25 +290,27 @@ class Timeline:
         clock.move(body, now, times)
 
     def _sequence(self, steps: list[_Step], clock: TimelineClock) -> None:
-        """Run steps one after the other. This is the inner loop of every search, so the clock's fields are locals."""
-        overlap, starts, free, done, tokens = self.machine.overlap, clock.starts, clock.free, clock.done, clock.tokens
-        for engine, busy, latency, takes, gives, first, last, node in steps:
-            if engine >= 0:
-                queued, now = starts[engine], clock.now
+        """Run steps one after the other. This is the inner loop of every search, so the clock's times are a local."""
+        overlap, times = self.machine.overlap, clock.times
+        for place, busy, latency, takes, gives, first, last, node in steps:
+            if place < 0:
+                engine, now = times[place], clock.now
+                if not overlap:  # TIME-6
+                    now = max(now, *[each[DONE] for each in times[_place(0) :]])
                 # The queue's oldest entry is the start of the task whose place in it this one takes.
-                now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # TIME-1, TIME-6
-                start = max(now, free[engine])  # TIME-2
+                now = clock.now = max(now, engine.pop(STARTS)) + 1  # TIME-1
+                start = max(now, engine[FREE])  # TIME-2
                 for queue in takes:
-                    arrived = tokens[queue].pop(0)
+                    arrived = times[queue].pop(0)
                     if arrived > start:
                         start = arrived
-                queued.append(start)
-                free[engine] = end = start + busy
+                engine.append(start)
+                engine[FREE] = end = start + busy
                 finished = end + latency
-                if finished > done[engine]:
-                    done[engine] = finished
+                if finished > engine[DONE]:
+                    engine[DONE] = finished
                 for queue in gives:
-                    tokens[queue].append(finished)
+                    times[queue].append(finished)
             elif isinstance(node, TimedLoop):
                 clock.now += 1  # `loop`
                 self._loop(node, first, last, clock)
@@ -315,9 +318,21 @@ class Timeline:
                 clock.now += node.cycles
             elif isinstance(node, TimedSignal):
                 clock.now += 1
-                tokens[node.queue] += [clock.now] * node.tokens
+                times[node.queue] += [clock.now] * node.tokens
             elif isinstance(node, Wait):
-                clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # PROG-4
+                ended = [times[_place(engine)][DONE] for engine in node.engines]
+                clock.now = max([clock.now, *ended]) + node.cycles  # PROG-4
+
+
+def _inlined(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, with the bodies of loops that run once, and have no bit, in their places."""
+    result: list[Node] = []
+    for node in nodes:
+        if isinstance(node, TimedLoop) and not node.bit:
+            result += [_LOOP, *_inlined(node.body)]
+        else:
+            result.append(node)
+    return result
 
 
 def _steps(nodes: Sequence[Node], first: int, last: int) -> list[_Step]:
@@ -325,11 +340,12 @@ def _steps(nodes: Sequence[Node], first: int, last: int) -> list[_Step]:
     steps: list[_Step] = []
     for node in nodes:
         if isinstance(node, Task):
-            takes = [queue for queue, when in node.takes if not when & ~first]
-            gives = [queue for queue, when in node.gives if not when & ~last]
-            steps.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
+            engine, busy, latency, taken, given, *_ = node
+            takes = [queue for queue, when in taken if not when & ~first]
+            gives = [queue for queue, when in given if not when & ~last]
+            steps.append((_place(engine), busy, latency, takes, gives, first, last, node))
         else:
-            steps.append(_Step(-1, 0, 0, (), (), first, last, node))
+            steps.append((0, 0, 0, (), (), first, last, node))
     return steps
 
 

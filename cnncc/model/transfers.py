@@ -35,6 +35,7 @@ class Transfers:
     - at: the operands of stages inside loops, by depth
     - depths: the depths of stages with two buffers, whose blocks are prefetched
     - slices, opened: as `layer_shape.slices` returns them
+    - known: the transfers so far, by operand and extents
     """
 
     def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore, apart: bool) -> None:
@@ -49,6 +50,7 @@ class Transfers:
         self.slices, self.opened = slices(mapping)
         self.output_depth = self.stages["output"].depth if "output" in self.stages else 0
         self.tokens = GlbTokens(self.stages, full)
+        self.known = dict[tuple[object, ...], list[Fetch]]()
 
     def keep_order(self) -> None:
         """Issue second slices behind results, in their own loop, which is not opened."""
@@ -98,15 +100,22 @@ class Transfers:
         return [fetch.task for fetch in fetches]
 
     def _fetched(self, operands: Set[str], at: WalkPosition) -> list[Fetch]:
-        fetches: list[Fetch] = []
-        for operand in (name for name in ORDER if name in operands):
-            take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
-            if operand in ("params", "weight"):
-                words = self._slice(operand, at)
-                fetches.append(Fetch(operand, words, transfer("weights", words, self.engines.arch, take, give)))
-            else:
-                fetches += self._block("activations", operand, at, take, give)
+        return [fetch for name in ORDER if name in operands for fetch in self._moved(name, at)]
+
+    def _moved(self, operand: str, at: WalkPosition) -> list[Fetch]:
+        """The transfers of an operand's slice, or of its block. Many positions have equal ones."""
+        if (fetches := self.known.get(key := (operand, at.sides, *at.extent.values()))) is None:
+            fetches = self.known[key] = self._transfers(operand, at)
         return fetches
+
+    def _transfers(self, operand: str, at: WalkPosition) -> list[Fetch]:
+        if operand == "output":
+            return self._block("results", operand, at, Semaphore.OUTPUT_FULL, output_free(self.stages[operand]))
+        take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
+        if operand in ("params", "weight"):
+            words = self._slice(operand, at)
+            return [Fetch(operand, words, transfer("weights", words, self.engines.arch, take, give))]
+        return self._block("activations", operand, at, take, give)
 
     def drains(self, depth: int, at: WalkPosition, order: WalkOrder) -> list[Task]:
         """The transfer of a depth's results to DRAM, behind the second slices of the next block."""
@@ -114,9 +123,7 @@ class Transfers:
             return []
         following = at.following.get(depth)
         seconds = self.seconds(following, order) if following else []
-        free = output_free(self.stages["output"])
-        block = self._block("results", "output", at, Semaphore.OUTPUT_FULL, free)
-        return [*seconds, *(fetch.task for fetch in block)]
+        return [*seconds, *(fetch.task for fetch in self._moved("output", at))]
 
     def _slice(self, operand: str, at: WalkPosition) -> int:
         """Words of a slice of weights or params, for all PEs."""
