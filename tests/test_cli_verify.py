@@ -33,6 +33,7 @@ import cnncc.passes.nest_unroll as nest_unroll
 import cnncc.passes.onnx_dead_code as dead_code
 import cnncc.passes.onnx_fold_pad as fold_pad
 import cnncc.passes.onnx_remove_identity as remove_identity
+import cnncc.passes.onnx_split_sum as split_sum
 from cnncc.dialects import array as A
 from cnncc.dialects import isa
 from cnncc.dialects.cnn import ClampOp, ConvOp, StepsAttr, WindowAttr
@@ -333,6 +334,25 @@ def test_cli_compile_names_the_step_that_crashes(model: Path, monkeypatch: pytes
         "cnncc: StepFailed: step onnx-dead-code: KeyError: 'planted': this is a defect of cnncc, please report "
         "(CNNCC_TRACEBACK=1 shows where)"
     ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "step"), [(("compile", "-o", "net.cnb"), "onnx-split-sum"), (("estimate",), "onnx-calibrate")]
+)
+def test_cli_ir_that_does_not_verify(
+    command: tuple[str, ...], step: str, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`compile` verifies the IR after each step, `estimate` after the last one of a level."""
+    monkeypatch.chdir(tmp_path)
+
+    def broken(_pass: object, _ctx: object, module: ModuleOp) -> None:
+        module.body.block.add_op(ReturnOp())
+
+    monkeypatch.setattr(split_sum.OnnxSplitSumPass, "apply", broken)
+    result = invoke(*command, model)
+    assert result.exit_code == 3
+    assert f"StepFailed: step {step}: VerifyException: " in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

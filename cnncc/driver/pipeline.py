@@ -236,7 +236,11 @@ Observer = Callable[[Step, ModuleOp], None]
 
 @dataclass
 class Compilation:
-    """A module on its way down the ladder. edited: the file that it was read from, if a user may have edited it."""
+    """A module on its way down the ladder.
+
+    - edited: the file that it was read from, if a user may have edited it
+    - verify_each: whether each step's module is verified, or that of a level's last step alone
+    """
 
     ctx: CompilerContext
     module: ModuleOp
@@ -244,6 +248,7 @@ class Compilation:
     notes: list[Finding] = field(default_factory=list[Finding])
     warnings: list[str] = field(default_factory=list[str])
     edited: Path | None = None
+    verify_each: bool = True
 
     def __post_init__(self) -> None:
         self.ctx.warning = self.warnings.append
@@ -317,7 +322,8 @@ class Compilation:
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
-            self.module.verify()
+            if self.verify_each or self._is_last_of_level(step):
+                self.module.verify()
         except (Refusal, MemoryError):
             raise
         except Exception as error:
@@ -325,6 +331,10 @@ class Compilation:
             if self.edited is None:
                 raise failure from error
             raise Refusal(f"{self.edited}: edited IR that is not consistent? {failure}") from error
+
+    def _is_last_of_level(self, step: Step) -> bool:
+        *_, last = (other.name for other in steps(self.settings) if other.level == step.level)
+        return step.name == last
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:
