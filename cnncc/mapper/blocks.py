@@ -25,7 +25,7 @@ from cnncc.mapper.block_sizes import (
     side,
     sides,
 )
-from cnncc.mapper.space import StagePlace
+from cnncc.mapper.space import StagePlace, forms_of
 from cnncc.mapper.tiles import Tiles, any_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.occupancy import ceil_div
@@ -97,7 +97,7 @@ class Blocks:
         self.tile = block_tiles(shape, budget, tiles)
         self.k, self.h, self.w = sides(shape, budget, tiles)
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
-        ways = 1 if "ifmap" not in budget.streamed else 2 + self._may_be_sliced()
+        ways = 1 if "ifmap" not in budget.streamed else 2 + may_be_sliced(shape, budget, tiles)
         self.cells = cells or _axes((*lengths, 2, ways))
         self.shaped = np.broadcast_shapes(*(each.shape for each in self.cells))
         self.kk, self.hh, self.ww, order, ifmap = self.cells
@@ -199,12 +199,6 @@ class Blocks:
             return inner[1] * np.where(inner[1] == inner[0], middle[1] * more, 1)
 
         return np.where(self.k_outside, row(k, h, w), row(h, w, k))
-
-    def _may_be_sliced(self) -> bool:
-        """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
-        residual_alone = "residual" in self.budget.streamed and "output" not in self.budget.streamed
-        outside = self.tiles.form.order.startswith("c") and not self.shape.channelwise
-        return outside and bool(np.any(self.tiles.c < self.shape.sizes.c)) and not residual_alone
 
     def _count_words(self) -> None:
         """Words: of all buffers; of all transfers, of the ifmap's, of a block of it; before and after all blocks."""
@@ -408,6 +402,13 @@ class Blocks:
         return results + np.maximum(transfer_cycles(others, dram), waits)
 
 
+def may_be_sliced(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> bool:
+    """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
+    residual_alone = "residual" in budget.streamed and "output" not in budget.streamed
+    outside = tiles.form.order.startswith("c") and not shape.channelwise
+    return "ifmap" in budget.streamed and outside and not residual_alone and bool(np.any(tiles.c < shape.sizes.c))
+
+
 class PlanBounds(NamedTuple):
     """The plans of tiles that may fit, the cycles of their transfers at least, and their words from DRAM at least."""
 
@@ -422,9 +423,16 @@ def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, 
     return some_of(plans.cells, plans.cycles < limit)
 
 
-@lru_cache(maxsize=32)  # each may have megabytes
 def plan_bounds(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> PlanBounds:
-    """The bounds of all plans that may fit."""
+    """The bounds of all plans that may fit. Without slices of c they depend on the sizes of blocks alone."""
+    if not may_be_sliced(shape, budget, tiles):
+        tile = block_tiles(shape, budget, tiles)
+        tiles = Tiles(forms_of(shape)[0], tile["k"], tile["h"], tile["w"], shape.sizes.c)
+    return _plan_bounds(shape, arch, budget, tiles)
+
+
+@lru_cache(maxsize=32)  # each may have megabytes
+def _plan_bounds(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> PlanBounds:
     blocks = Blocks(shape, arch, budget, tiles)
     there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
     cycles = np.maximum(blocks.transfers(0), blocks.round_trips)
