@@ -25,7 +25,7 @@ from cnncc.mapper.arrays import NEVER, transfer_cycles
 from cnncc.mapper.block_plans import candidates, in_blocks, in_one_block
 from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.block_times import BlockTimes
-from cnncc.mapper.blocks import Blocks
+from cnncc.mapper.blocks import Blocks, plan_bounds
 from cnncc.mapper.bound import Bound, Durations, LoopPart
 from cnncc.mapper.combinations import Combinations, combinations_below
 from cnncc.mapper.costs import array_energy
@@ -218,6 +218,32 @@ def test_plans_of_a_layer_in_one_block() -> None:
                 del of_arrays[plan]
             assert not of_arrays, (shape, arch, bound.at)
     assert seen["array"] > EXAMPLES and all(seen[f"waits at {place}"] for place in (3, 6, 7, 8)), seen
+
+
+def test_bounds_of_plans_are_those_of_the_tile() -> None:
+    """Tiles with blocks of equal sizes have the same plans; those in slices of c depend on the tile's channels, too."""
+    rng, seen = np.random.default_rng(SEED), Counter[str]()
+    for _ in range(EXAMPLES):
+        drawn = draw(rng)
+        shape = with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng)
+        residual, tight = bool(rng.random() < 0.5), bool(rng.random() < 0.5)
+        streamed = frozenset(name for name in ("ifmap", "output", *["residual"] * residual) if rng.random() < 0.7)
+        budget = GlbBudget(int(rng.integers(100, 4000)), streamed, residual, tight)
+        for form in forms_of(shape):
+            extents = shape.tiled_together, shape.sizes.h, shape.sizes.w, shape.sizes.c
+            tiles = Tiles(form, *(int(rng.integers(1, extent + 1)) for extent in extents))
+            blocks = Blocks(shape, drawn.arch, budget, tiles)
+            there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
+            cycles = np.maximum(blocks.transfers(0), blocks.round_trips)
+            every = (
+                np.nonzero(there),
+                *(np.broadcast_to(each, blocks.shaped)[there] for each in (cycles, blocks.fetched(blocks.moved_image))),
+            )
+            for one, other in zip(plan_bounds(shape, drawn.arch, budget, tiles), every, strict=True):
+                assert np.array_equal(one, other), (shape, drawn.arch, budget, tiles)
+            seen["plans"] += len(every[1]) > 1
+            seen["sliced"] += bool((every[0][4] == 2).any())
+    assert seen["plans"] > EXAMPLES and seen["sliced"] > EXAMPLES / 16, seen
 
 
 @pytest.mark.parametrize(("rate", "cycles"), [(8, 1), (2.5, 4), (0.3, 36)])
