@@ -155,8 +155,7 @@ def start_compilation(
 def start_before_programs(source: Path, options: CompileOptions, progress: Progress = silent) -> Compilation:
     """A compilation of an ONNX file, or of IR dumped before nest-to-array.
 
-    It is for counts: without calibration data its values have made-up ranges. A model's IR is verified once a level, as
-    a defect of a step shows when the model is compiled.
+    It is for counts: without calibration data its values have made-up ranges.
 
     Raises: Refusal, also for IR dumped after that step.
     """
@@ -164,7 +163,7 @@ def start_before_programs(source: Path, options: CompileOptions, progress: Progr
     start = resume if source.suffix == ".mlir" else start_compilation
     compilation = start(source, options)
     compilation.settings = replace(compilation.settings, measured=False)
-    compilation.ctx.progress, compilation.verify_each = progress, compilation.edited is not None
+    compilation.ctx.progress = progress
     if not compilation.awaits(TO_PROGRAMS):
         raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
     return compilation

@@ -106,6 +106,8 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
 
 
 def _program(source: Path, compilation: Compilation) -> Program:
+    # All levels are run through to their ends. A step with a defect gets its name when the model is compiled.
+    compilation.verify_each = compilation.edited is not None
     if compilation.settings.parallel:
         share = ArrayShare()
         parts = mapped_parts(compilation, [share])

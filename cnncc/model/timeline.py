@@ -116,13 +116,11 @@ class _Inside(NamedTuple):
     """The engines and tokens of a loop's body. Conditions of tokens name this loop and outer ones.
 
     - nodes: the body as `_inlined` returns it
-    - innermost: whether it has tasks alone
     - bodies: by whether each token is taken or given
     - of_masks: by the masks of loops in their first, last iteration
     """
 
     nodes: list[Node]
-    innermost: bool
     engines: tuple[int, ...]
     takes: tuple[Token, ...]
     gives: tuple[Token, ...]
@@ -224,8 +222,7 @@ class Timeline:
                     gives.add(Token(node.queue))
             # TIME-6: without overlap a task waits for all engines, so that an iteration depends on the times of all.
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
-            innermost = all(isinstance(node, Task) for node in nodes)
-            inside = _Inside(nodes, innermost, used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
+            inside = _Inside(nodes, used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
             loop.known[self.machine] = inside
         return inside
 
@@ -240,7 +237,8 @@ class Timeline:
                 queues = dict.fromkeys([queue for queue, _ in held])
                 places = (*queues, *map(_place, inside.engines))
                 steps = _steps(inside.nodes, first, last)
-                body = inside.bodies[key] = _Body(steps, places, inside.innermost, {})
+                innermost = all(isinstance(node, Task) for node in inside.nodes)
+                body = inside.bodies[key] = _Body(steps, places, innermost, {})
             inside.of_masks[first, last] = body
         return body
 
