@@ -164,7 +164,10 @@ class CauseTimeline:
                     self._task(node, first, last)
                 case TimedLoop():
                     self._spend(self.now, 1)
-                    self._loop(node, first, last)
+                    if node.bit:
+                        self._loop(node, first, last)
+                    else:  # it runs once: its body is a part of what is around it
+                        self.run(node.body, first, last)
                 case SequencerCycles():
                     self._spend(self.now, node.cycles)
                 case TimedSignal():
