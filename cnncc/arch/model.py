@@ -136,12 +136,12 @@ class Dram:
     ]
     latency_cycles: Annotated[int, Key("cycles", "until a transfer is done", 0)]
 
-    @property
+    @cached_property
     def rate_words(self) -> int:
         """Words that move in `rate_cycles` cycles: 5 in 2 at 2.5 words a cycle."""
         return _fraction(self.words_per_cycle).numerator
 
-    @property
+    @cached_property
     def rate_cycles(self) -> int:
         """The fewest cycles in which a whole number of words moves."""
         return _fraction(self.words_per_cycle).denominator
@@ -255,17 +255,17 @@ class Arch:
     def _said(self) -> str:  # the key of every search has it
         return _said_repr(self)
 
-    @property
+    @cached_property
     def words_per_param(self) -> int:
         """Words that a bias or a scale takes, of 32 bits (rule MEM-1)."""
         return 32 // self.operand_bits
 
-    @property
+    @cached_property
     def sum_bits(self) -> int:
         """Bits of a partial sum in the GLB: as many as a psum has, and at least 32 (rule COMMIT-5)."""
         return max(32, self.psum_bits)
 
-    @property
+    @cached_property
     def words_per_sum(self) -> int:
         """Words that a partial sum takes in the GLB (rule MEM-1)."""
         return -(-self.sum_bits // self.operand_bits)

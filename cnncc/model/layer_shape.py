@@ -63,7 +63,7 @@ class LayerShape:
     residual_apart: bool = False
     table: bool = False
 
-    @property
+    @cached_property
     def is_mac(self) -> bool:
         """Whether there are weights."""
         return self.kind == "mac"
@@ -110,12 +110,12 @@ class LayerShape:
         """Cycles of the layer at least: all PEs, with all lanes that it can use, always work."""
         return -(-self.operations // (arch.rows * arch.cols * self.most_lanes(arch)))
 
-    @property
+    @cached_property
     def group(self) -> int:
         """Output channels of a group."""
         return self.sizes.k // self.window.group
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Channels of the image."""
         return self.sizes.c * self.window.group
