@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.arch.model import Arch, Energy
-from cnncc.mapper.arrays import Amounts, Counts, stable_order
+from cnncc.mapper.arrays import Amounts, Counts, Flags, stable_order
 from cnncc.mapper.block_plans import plan_at
 from cnncc.mapper.block_sizes import block_tiles
 from cnncc.mapper.block_times import BlockTimes, plans_below
@@ -88,6 +88,17 @@ def _part(shape: LayerShape, arch: Arch, form: Form, alike: Form, limit: int, co
     return _Part(least, fewest, np.append(starts, len(order)), order, combinations, array)
 
 
+def _is_fewest(cycles: Counts | Amounts) -> Flags:
+    """Which take fewer cycles than all before them.
+
+    >>> _is_fewest(np.array([5, 7, 3, 3])).tolist()
+    [True, False, True, False]
+    """
+    fewest, is_fewest = np.minimum.accumulate(cycles), np.ones(len(cycles), np.bool_)
+    np.less(fewest[1:], fewest[:-1], out=is_fewest[1:])
+    return is_fewest
+
+
 def _places(*keys: Counts | Amounts) -> Counts:
     """The place of each among those with equal keys: 0 for the first of them.
 
@@ -115,13 +126,14 @@ class _Group(NamedTuple):
 class _Tile(NamedTuple):
     """Points with equal tiles, and the plans with which they may cost less than the fastest.
 
-    - words: the least that the words of such a plan cost
-    - left: those points that are not looked at yet, by their places in `of`; None: not chosen yet
+    - words, cycles: of each plan at least: what its words cost, the cycles of its transfers; infinite without room
+    - left: those points that are not looked at yet, by their places in `of`; None: these and plans are not chosen yet
     """
 
     of: _Points
     plans: Cells
-    words: float
+    words: Amounts
+    cycles: Amounts
     left: Sequence[int] | None = None
 
 
@@ -297,36 +309,42 @@ class _Front:
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles.of_many(form, sizes), cells)
         compute = np.array([int(each.combinations.cycles[each.points].min()) for each in members])[:, None]
         costs = np.full((len(members), len(cells[0])), np.inf)
-        cycles = np.zeros(costs.shape)
+        cycles = costs
         for stage, of_stage in self.traffic.by_stage(blocks, compute):
             own = np.where(of_stage < self.limit, words_energy(blocks, stage, self.costs), np.inf)
             cycles = np.where(own < costs, of_stage, cycles)
             costs = np.minimum(costs, own)
-        for each, cost, fewest in zip(members, costs, cycles, strict=True):
-            order = np.argsort(cost, kind="stable")
-            order = order[cost[order] < np.inf]
-            if len(order):
-                is_fewer = np.diff(np.minimum.accumulate(fewest[order]), prepend=np.inf) < 0
-                is_cheap = np.arange(len(order)) < self.effort.front_plans
-                some = order[is_fewer | is_cheap][: 3 * self.effort.front_plans]
-                least, words = max(each.fewest, int(fewest[some].min())), float(cost[order[0]])
-                yield float(each.array[0]) + words, least, _Tile(each, some_of(cells, some), words)
+        least, fewest = costs.min(axis=1).tolist(), cycles.min(axis=1).tolist()
+        for i, each in enumerate(members):
+            if least[i] < np.inf:
+                tile = _Tile(each, cells, costs[i], cycles[i])
+                yield float(each.array[0]) + least[i], max(each.fewest, int(fewest[i])), tile
 
     def points(self, tile: _Tile) -> Iterator[tuple[float, int, _Tile | _Candidate]]:
         """The cheapest point of a tile that is left, with its plans; and the tile without it: cost, cycles at least."""
-        (_, _, combinations, points, energies), left = tile.of, tile.left
-        if left is None:
-            # Points are in the order of their energy: each further one has to take fewer cycles.
-            is_fewer = np.diff(np.minimum.accumulate(combinations.cycles[points]), prepend=np.inf) < 0
-            left = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0].tolist()
+        tile = self.chosen(tile) if tile.left is None else tile
+        (_, _, combinations, points, energies), left = tile.of, tile.left or ()
         for i in left[:1]:
             at = point(self.numbers, combinations.form, combinations.indices[points[i]].tolist())
             bound = Bound(self.durations, at)
             if bound.in_blocks(int(combinations.cycles[points[i]])) < self.limit:
                 yield from self.candidates(bound, float(energies[i]), tile.plans)
         if len(left) > 1:
-            cost, least = float(energies[left[1]]) + tile.words, int(combinations.least[points[left[1]]])
+            cost, least = float(energies[left[1]] + tile.words[0]), int(combinations.least[points[left[1]]])
             yield cost, least, tile._replace(left=left[1:])
+
+    def chosen(self, tile: _Tile) -> _Tile:
+        """The tile with its cheapest plans, and with those that take fewer cycles; and with its points, likewise."""
+        of, most = tile.of, self.effort.front_plans
+        order = np.argsort(tile.words, kind="stable")
+        order = order[tile.words[order] < np.inf]
+        some = order[_is_fewest(tile.cycles[order]) | (np.arange(len(order)) < most)][: 3 * most]
+        if max(of.fewest, tile.cycles[some].min()) >= self.limit:
+            return tile._replace(left=())
+        # Points are in the order of their energy: each further one has to take fewer cycles.
+        is_fewer = _is_fewest(of.combinations.cycles[of.points])
+        left = np.flatnonzero(is_fewer & (of.combinations.least[of.points] < self.limit)).tolist()
+        return _Tile(of, some_of(tile.plans, some), tile.words[some], tile.cycles[some], left)
 
     def candidates(self, bound: Bound, array: float, plans: Cells) -> Iterator[tuple[float, int, _Candidate]]:
         """A point with each plan that may do: cost, cycles at least. array: what it costs in the array."""
