@@ -58,7 +58,7 @@ class CnnPartitionKernelPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite the layers in `op`."""
-        rewriter, chosen = _Rewriter(op, weights_of(ctx)), self._chosen(op)
+        rewriter, chosen = _PartRewriter(op, weights_of(ctx)), self._chosen(op)
         if not chosen:
             note(ctx, f"{self.name}: no layer is marked for kernel partition, and none is named")
         for conv in chosen:
@@ -81,7 +81,7 @@ class CnnPartitionKernelPass(ModulePass):
         return [named[label] for label in dict.fromkeys(self.layers)]
 
 
-class _Rewriter:
+class _PartRewriter:
     """Rewrites convolutions of a module, and the arrays of its symbols."""
 
     def __init__(self, module: ModuleOp, store: WeightStore) -> None:

@@ -142,7 +142,7 @@ def _axes(op: NodeOp, taps: Sequence[int]) -> list[_Axis] | None:
 
 
 @dataclass(frozen=True)
-class _Split:
+class _SplitKernel:
     """Puts convolutions and moves of pixels in the place of a ConvTranspose and the activations after it.
 
     - axes: rows and columns
@@ -229,7 +229,7 @@ def _rewrite(op: NodeOp, store: WeightStore, names: NodeNames, opset: int, may_t
     if axes is None or bias is None or bias.shape != (channels,):
         return
     new = Replacement([op, *activations(op)], store, names)
-    _Split(new, axes, opset, may_turn).rewrite(weights.reshape(group, -1, *weights.shape[1:]), bias)
+    _SplitKernel(new, axes, opset, may_turn).rewrite(weights.reshape(group, -1, *weights.shape[1:]), bias)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def constant_affine(op_type: str, constant: Doubles, comes_first: bool) -> Affin
 
 
 @dataclass(frozen=True)
-class _Fold(RewritePattern):
+class _FoldAffine(RewritePattern):
     opset: int
     store: WeightStore
 
@@ -188,4 +188,4 @@ class OnnxFoldAffinePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
         if (opset := opset_imports(op)[""]) >= LEAST_OPSET:
-            PatternRewriteWalker(_Fold(opset, weights_of(ctx)), apply_recursively=False).rewrite_module(op)
+            PatternRewriteWalker(_FoldAffine(opset, weights_of(ctx)), apply_recursively=False).rewrite_module(op)

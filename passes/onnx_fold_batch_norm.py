@@ -61,7 +61,7 @@ class _FoldIntoNext(RewritePattern):
 
 
 @dataclass(frozen=True)
-class _Fold(RewritePattern):
+class _FoldBatchNorm(RewritePattern):
     opset: int
     store: WeightStore
 
@@ -148,5 +148,5 @@ class OnnxFoldBatchNormPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
         opset, store = opset_imports(op)[""], weights_of(ctx)
-        for pattern in (_Fold(opset, store), _FoldIntoNext(opset, store)):
+        for pattern in (_FoldBatchNorm(opset, store), _FoldIntoNext(opset, store)):
             PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)

@@ -22,7 +22,7 @@ from cnncc.weights import WeightStore
 
 
 @dataclass(frozen=True)
-class _Fold(RewritePattern):
+class _FoldPad(RewritePattern):
     store: WeightStore
 
     @op_type_rewrite_pattern
@@ -140,4 +140,4 @@ class OnnxFoldPadPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
-        PatternRewriteWalker(_Fold(weights_of(ctx)), apply_recursively=False).rewrite_module(op)
+        PatternRewriteWalker(_FoldPad(weights_of(ctx)), apply_recursively=False).rewrite_module(op)

@@ -215,7 +215,7 @@ def _sole_reader_of(value: SSAValue) -> NodeOp | None:
 
 
 @dataclass(frozen=True)
-class _Fold(RewritePattern):
+class _FoldQdq(RewritePattern):
     store: WeightStore
     opset: int
 
@@ -331,7 +331,7 @@ class OnnxFoldQdqPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
         store = weights_of(ctx)
-        pattern = _Fold(store, opset_imports(op)[""])
+        pattern = _FoldQdq(store, opset_imports(op)[""])
         PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
         nodes = [node for node in op.walk() if isinstance(node, NodeOp)]
         if any(node.domain is not None and node.domain.data == MICROSOFT for node in nodes):

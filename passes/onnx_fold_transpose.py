@@ -25,7 +25,7 @@ PRODUCTS = {("", "Gemm"): 1, ("", "MatMul"): 1, ("", "QLinearMatMul"): 3, (MICRO
 
 
 @dataclass(frozen=True)
-class _Fold(RewritePattern):
+class _FoldTranspose(RewritePattern):
     store: WeightStore
 
     @op_type_rewrite_pattern
@@ -104,4 +104,4 @@ class OnnxFoldTransposePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place; unused constants stay for onnx-dead-code."""
-        PatternRewriteWalker(_Fold(weights_of(ctx)), apply_recursively=False).rewrite_module(op)
+        PatternRewriteWalker(_FoldTranspose(weights_of(ctx)), apply_recursively=False).rewrite_module(op)

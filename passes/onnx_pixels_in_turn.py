@@ -95,7 +95,7 @@ def _transposed(value: SSAValue, nodes: Sequence[NodeOp]) -> _ToSpace | None:
 
 
 @dataclass(frozen=True)
-class _Rewriter:
+class _PixelRewriter:
     """Rewrites nodes. hosted: operators that stay on the host."""
 
     opset: int
@@ -176,7 +176,7 @@ class OnnxPixelsInTurnPass(ModulePass):
         hosted, block, store = hosted_operators(op), main_function(op).body.block, weights_of(ctx)
         if "DepthToSpace" in hosted:
             return
-        rewriter = _Rewriter(opset_imports(op)[""], store, NodeNames(block), hosted)
+        rewriter = _PixelRewriter(opset_imports(op)[""], store, NodeNames(block), hosted)
         for node in list(block.ops):
             if isinstance(node, NodeOp):
                 rewriter.rewrite(node)

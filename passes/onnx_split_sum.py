@@ -12,7 +12,7 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from cnncc.dialects.onnx import NodeOp
 
 
-class _Split(RewritePattern):
+class _SplitSum(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         kinds = {value.type for value in (*op.operands, op.results[0])}
@@ -57,4 +57,4 @@ class OnnxSplitSumPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
-        PatternRewriteWalker(_Split(), apply_recursively=False).rewrite_module(op)
+        PatternRewriteWalker(_SplitSum(), apply_recursively=False).rewrite_module(op)

@@ -118,7 +118,7 @@ def pixels_in_turn(parts: Sequence[Numbers], rows: int, cols: int) -> Numbers:
     return pixels.transpose(2, 3, 4, 0, 5, 1).reshape(n, k, h * rows, w * cols)
 
 
-class _Run:
+class _CnnRun:
     def __init__(self, module: ModuleOp, store: WeightStore, host: RunModel) -> None:
         self.symbols = arrays_of(module, store)
         self.store = store
@@ -289,7 +289,7 @@ def evaluate(
     of another level.
     """
     func = main_function(module)
-    run = _Run(module, store, host)
+    run = _CnnRun(module, store, host)
     for value, array in zip(func.body.block.args, inputs, strict=True):
         run.values[value] = _checked_input(array, value)
     trace: dict[str, Ints] = {}

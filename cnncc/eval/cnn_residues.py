@@ -87,7 +87,8 @@ def evaluate(
     - frames: images with the same weights. Their residues are [draw, frame * batch, …].
     - fresh: layers' values, by key, behind which the network goes on from fresh words; of one frame alone
     """
-    return _together([_evaluate_frame(_Run(module, store, operand_bits, draws, at, fresh)) for at in range(frames)])
+    runs = (_ResidueRun(module, store, operand_bits, draws, at, fresh) for at in range(frames))
+    return _together([_evaluate_frame(run) for run in runs])
 
 
 def words_of_values(module: ModuleOp) -> int:
@@ -120,7 +121,7 @@ def _joined(frames: Sequence[Polynomials | None]) -> Polynomials | None:
     return Polynomials(np.concatenate([each.residues for each in known], axis=1), max(each.degree for each in known))
 
 
-def _evaluate_frame(run: _Run) -> Evaluation:
+def _evaluate_frame(run: _ResidueRun) -> Evaluation:
     module, func = run.module, main_function(run.module)
     names, quants = input_names(module), quants_of(func.arg_attrs, len(func.args))
     for name, quant, value in zip(names, quants, func.args, strict=True):
@@ -141,7 +142,7 @@ def reduced(values: Values) -> Values:
 
 
 @dataclass
-class _Run:
+class _ResidueRun:
     """The values known so far."""
 
     module: ModuleOp

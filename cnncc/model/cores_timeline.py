@@ -114,7 +114,7 @@ class _PlainClock:
         self.clock.delay(times * cycles)
 
 
-class _Tokens:
+class _CoreTokens:
     """The tokens between cores that nobody has taken, by their taker, the oldest first.
 
     Tokens of the taker's own signals come before all others, whatever the times (CORE-4).
@@ -155,7 +155,7 @@ class _Walk:
     - wanted: the queues from which the next task takes tokens.
     """
 
-    def __init__(self, number: int, core: TimedCore, tokens: _Tokens, causes: bool) -> None:
+    def __init__(self, number: int, core: TimedCore, tokens: _CoreTokens, causes: bool) -> None:
         self.number, self.core, self.tokens = number, core, tokens
         start = idle_state(core.machine)
         # Behind the queues of the machine stand those of no semaphore: of results, and the notes.
@@ -296,7 +296,7 @@ def cores_cycles(cores: Sequence[TimedCore], latency: int, causes: bool) -> Core
 
     causes: with stalls by cause, which takes longer. Raises LookupError where cores wait for each other for ever.
     """
-    tokens = _Tokens(cores, latency)
+    tokens = _CoreTokens(cores, latency)
     walks = [_Walk(number, core, tokens, causes) for number, core in enumerate(cores)]
     period = _run(walks, tokens)
     waiting = [walk for walk in walks if not walk.ended]
@@ -307,7 +307,7 @@ def cores_cycles(cores: Sequence[TimedCore], latency: int, causes: bool) -> Core
     return CoresCycles([walk.result() for walk in walks], period, noted)
 
 
-def _run(walks: Sequence[_Walk], tokens: _Tokens) -> Period | None:
+def _run(walks: Sequence[_Walk], tokens: _CoreTokens) -> Period | None:
     """Run all cores up to their ends. Returns the period, if a state came back."""
     leader, period = walks[0], None
     met = dict[Hashable, tuple[int, int, Sequence[Mapping[str, int]]]]()
@@ -327,7 +327,7 @@ def _run(walks: Sequence[_Walk], tokens: _Tokens) -> Period | None:
         leader.go_on()
 
 
-def _left(walks: Sequence[_Walk], tokens: _Tokens) -> Hashable:
+def _left(walks: Sequence[_Walk], tokens: _CoreTokens) -> Hashable:
     """The tokens that nobody has taken, in times from the taker's on."""
     return tuple(
         (end, tuple(max(0, time - walks[end[0]].clock.elapsed) for time in tokens.waiting(end)))
@@ -337,7 +337,7 @@ def _left(walks: Sequence[_Walk], tokens: _Tokens) -> Hashable:
 
 
 def _skip(
-    walks: Sequence[_Walk], tokens: _Tokens, period: Period, times: int, before: Sequence[Mapping[str, int]]
+    walks: Sequence[_Walk], tokens: _CoreTokens, period: Period, times: int, before: Sequence[Mapping[str, int]]
 ) -> None:
     for walk, then in zip(walks, before, strict=True):
         idle = {cause: count - then.get(cause, 0) for cause, count in walk.clock.stalls.items()}

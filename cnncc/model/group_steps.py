@@ -72,7 +72,7 @@ def group_bodies(
 def _bodies(
     layers: tuple[GroupLayer, ...], prefetches: tuple[bool, ...], ends: CoreEnds | None
 ) -> tuple[GroupBody, ...]:
-    tokens, steps = _Tokens(layers, ends).tokens(), list[tuple[Section, ...]]()
+    tokens, steps = _StripeTokens(layers, ends).tokens(), list[tuple[Section, ...]]()
     for _, points in groupby(points_of(layers), lambda each: each[0][0]):
         sections = list[Section]()
         for (step, number), stripe in points:
@@ -98,7 +98,7 @@ def _bodies(
     return tuple(GroupBody(len(body), body[0]) for body in bodies)
 
 
-class _Tokens:
+class _StripeTokens:
     """The tokens of all stripes of an image, by step and layer."""
 
     def __init__(self, layers: Sequence[GroupLayer], ends: CoreEnds | None) -> None:
