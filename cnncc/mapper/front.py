@@ -339,8 +339,6 @@ class _Front:
         order = np.argsort(tile.words, kind="stable")
         order = order[tile.words[order] < np.inf]
         some = order[_is_fewest(tile.cycles[order]) | (np.arange(len(order)) < most)][: 3 * most]
-        if max(of.fewest, tile.cycles[some].min()) >= self.limit:
-            return tile._replace(left=())
         # Points are in the order of their energy: each further one has to take fewer cycles.
         is_fewer = _is_fewest(of.combinations.cycles[of.points])
         left = np.flatnonzero(is_fewer & (of.combinations.least[of.points] < self.limit)).tolist()
