@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -232,7 +232,7 @@ def arch_toml(arch: Arch) -> str:
     lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if isinstance(value, int | str)]
     for table, values in keys.items():
         if not isinstance(values, int | str):
-            lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in vars(values).items())]
+            lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in asdict(values).items())]
     return "\n".join(lines)
 
 
