@@ -260,7 +260,7 @@ class Arch:
         """Words that a bias or a scale takes, of 32 bits (rule MEM-1)."""
         return 32 // self.operand_bits
 
-    @cached_property
+    @property
     def sum_bits(self) -> int:
         """Bits of a partial sum in the GLB: as many as a psum has, and at least 32 (rule COMMIT-5)."""
         return max(32, self.psum_bits)

@@ -126,8 +126,9 @@ class _Group(NamedTuple):
 class _Tile(NamedTuple):
     """Points with equal tiles, and the plans with which they may cost less than the fastest.
 
-    - words, cycles: of each plan at least: what its words cost, the cycles of its transfers; infinite without room
-    - left: those points that are not looked at yet, by their places in `of`; None: these and plans are not chosen yet
+    - words: what the words of each plan cost at least; infinite where its buffers have no room
+    - cycles: those of each plan at least, likewise
+    - left: the places in `of` of the points that are not looked at yet; None before these and the plans are chosen
     """
 
     of: _Points
@@ -334,12 +335,15 @@ class _Front:
             yield cost, least, tile._replace(left=left[1:])
 
     def chosen(self, tile: _Tile) -> _Tile:
-        """The tile with its cheapest plans, and with those that take fewer cycles; and with its points, likewise."""
+        """The tile with few plans and points: those that take fewer cycles than all cheaper ones.
+
+        Of plans the `front_plans` cheapest are chosen, too.
+        """
         of, most = tile.of, self.effort.front_plans
         order = np.argsort(tile.words, kind="stable")
         order = order[tile.words[order] < np.inf]
         some = order[_is_fewest(tile.cycles[order]) | (np.arange(len(order)) < most)][: 3 * most]
-        # Points are in the order of their energy: each further one has to take fewer cycles.
+        # Points are in the order of their energy.
         is_fewer = _is_fewest(of.combinations.cycles[of.points])
         left = np.flatnonzero(is_fewer & (of.combinations.least[of.points] < self.limit)).tolist()
         return _Tile(of, some_of(tile.plans, some), tile.words[some], tile.cycles[some], left)
